@@ -55,6 +55,8 @@ type Head struct {
 	// Picks is the number of tokens of each position whose logits go to the host, and whose gradients an objective gives
 	// instead of those of the cross-entropy; 0: none.
 	Picks int
+	// Draws says that the wanted rows draw a token each from their logits, which never leave the device.
+	Draws bool
 }
 
 // finalNorm is the weight of the final norm.

@@ -110,3 +110,18 @@ func (h *Head) logitsVisit(tile int) Visit {
 			h.Logits(s, a.Weights[0].Mat(0), a.Wanted.FirstColumn, rows, a.Wanted.To)
 		}}
 }
+
+// drawVisit has the wanted rows draw of a tile. Their logits are gone with the next tile.
+func (h *Head) drawVisit(tile int) Visit {
+	first, _ := h.Tile(tile)
+	v := Visit{Name: "head-draw", Parts: []int{1 + tile}, Reads: Tokens, Writes: HeldRows | LogitRows,
+		Run: func(s device.Stream, a *Args) {
+			w := &a.Wanted
+			h.Logits(s, a.Weights[0].Mat(0), 0, a.Ending.Normed.RowRange(w.First, w.Rows), w.To)
+			s.DrawTokens(w.Drawn, a.Ending.Stat.RowRange(w.First, w.Rows), w.To, w.Draws, first, w.Vocab, h.SoftCap)
+		}}
+	if tile == h.Tiles()-1 {
+		v.Writes |= Drawn
+	}
+	return v
+}

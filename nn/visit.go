@@ -71,6 +71,7 @@ const (
 	LossWeights                   // F32 [1, T]: the weights of the positions' losses, which an objective writes
 	PickedLogits                  // F32 [T, Head.Picks]: logits of some tokens, with I32 of the same shape: which
 	PickedGrads                   // F32 [T, Head.Picks]: their gradients, which an objective writes, and which tokens
+	Drawn                         // F32 [wanted, device.DrawnFigures]: the tokens that the rows draw
 )
 
 // Has reports whether the set has all of those.
@@ -143,6 +144,10 @@ type Wanted struct {
 	First, Rows int
 	To          device.Mat // F32 [Rows, columns]
 	FirstColumn int        // of To, where those of the visit's tile begin
+	// Where the rows draw tokens (Head.Draws): how, of which vocabulary, and where to, at the last tile.
+	Draws device.Mem // I32 [Rows, device.DrawWords]
+	Vocab int
+	Drawn device.Mat // F32 [Rows, device.DrawnFigures]
 }
 
 // Layer is a block or a head.
@@ -232,7 +237,9 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 	parts := make([]int, h.Tiles())
 	for i := range parts {
 		parts[i] = 1 + i
-		if to == Logits {
+		if to == Logits && h.Draws {
+			up = append(up, h.drawVisit(i))
+		} else if to == Logits {
 			up = append(up, h.logitsVisit(i))
 		} else {
 			up = append(up, h.statsVisit(i))

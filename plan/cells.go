@@ -44,7 +44,7 @@ func (p *Plan) Cells() *Cells {
 		{Weights, bound, Stored, home}, {Gradient, bound, Rounded, home}, {Tokens, bound, Tokens, home},
 		{LogitRows, bound, LogitRows, home}, {TokenLosses, bound, TokenLosses, home}, {LossWeights, bound, LossWeights, home},
 		{Picks, bound, Picks, home}, {PickedLogits, bound, PickedLogits, home}, {PickedGrads, bound, PickedLogits, home},
-		{PickedGrads, own, PickedLogits, own}, {PickedGrads, home, PickedLogits, home},
+		{Drawn, bound, Drawn, home}, {PickedGrads, own, PickedLogits, own}, {PickedGrads, home, PickedLogits, home},
 		{InputGrad, ring, Input, ring}, {InputGrad, home, Input, home},
 		{InputGrad, way, Input, way}, {HeadDown, own, HeadUp, own},
 	} {

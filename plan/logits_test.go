@@ -40,6 +40,9 @@ func TestGoldenLogits(t *testing.T) {
 	place := moving(m, 2)
 	place.Where.Caches = []plan.Place{plan.Device}
 	fmt.Fprintf(&b, "\ncontinuing, ring of 2\n%s", continuing.With(place).Schedule(plan.Continue))
+	draws := planFor(t, m, plan.Outputs{LogitRows: 10, Draws: true, Caches: nn.Caches{Sequences: 10, Positions: 32}})
+	fmt.Fprintf(&b, "\ndrawing tokens of 10 rows, bound\n%s", draws.Schedule(plan.Continue))
+	fmt.Fprintf(&b, "\ndrawing tokens of 10 rows, ring of 2\n%s", draws.With(place).Schedule(plan.Continue))
 	path := filepath.Join("testdata", "logits.golden")
 	if *update {
 		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {

@@ -61,6 +61,9 @@ type Request struct {
 type Outputs struct {
 	LogitRows int  `json:"logit_rows,omitempty"` // rows of each micro-batch whose logits can be asked for at once
 	LogProbs  bool `json:"log_probs,omitempty"`  // the log-probability of each target can be asked for
+	// Draws says that these rows draw a token each on the device, so that no logits go to the host: see nn.Head.Draws. It
+	// is for plans with Caches.
+	Draws bool `json:"draws,omitempty"`
 	// Caches are kept from pass to pass, so that a pass computes new positions alone (Continue). A pass has
 	// Numerics.Positions rows at most. Of a model that is frozen as a whole that is all that Numerics.SequenceLen says:
 	// documents are as long as caches. A model that is trained has passes between steps, each of one micro-batch.
@@ -230,6 +233,10 @@ func (r Request) check() error {
 		if !CanContinue(r.Model) {
 			return errors.New("caches: the model has blocks that keep nothing from pass to pass")
 		}
+	}
+	if o := r.Outputs; o.Draws && (!o.Continues() || o.LogitRows == 0 || r.Model.Vocab > device.MaxDrawVocab) {
+		return fmt.Errorf("draws: they are of rows that continue sequences, and of a vocabulary of at most %d; the plan "+
+			"has %d such rows, and the model a vocabulary of %d", device.MaxDrawVocab, o.LogitRows, r.Model.Vocab)
 	}
 	if err := r.checkCohorts(); err != nil {
 		return err

@@ -87,6 +87,7 @@ var rows = []row{
 	{LossWeights, own, perMicro, tablesPurpose, unlessBound((*Plan).objectiveBytes), nil},
 	{Picks, own, perMicro, picksPurpose, (*Plan).picksHereBytes, (*Plan).ifPicks},
 	{PickedLogits, own, perMicro, picksPurpose, (*Plan).picksHereBytes, (*Plan).ifPicks},
+	{Drawn, own, perStep, tablesPurpose, unlessBound((*Plan).drawnBytes), nil},
 	{HeadUp, own, perHead, "rows of the head", (*Plan).dealtEndingBytes, nil},
 	{Work, own, perStep, "work", (*Plan).workBytes, nil},
 
@@ -100,6 +101,7 @@ var rows = []row{
 	{LossWeights, home, perMicro, TokensPurpose, always((*Plan).objectiveBytes), nil},
 	{Picks, home, perMicro, TokensPurpose, always((*Plan).picksBytes), (*Plan).ifPicks},
 	{PickedLogits, home, perMicro, TokensPurpose, always((*Plan).picksBytes), (*Plan).ifPicks},
+	{Drawn, home, perStep, TokensPurpose, always((*Plan).drawnBytes), nil},
 	{HostResults, home, perStep, ResultsPurpose, always((*Plan).ResultBytes), nil},
 	{Results, home, perRank, ResultsPurpose, always((*Plan).ResultBytes), nil},
 	{Balance, home, perStep, ResultsPurpose, (*Plan).passingBalanceBytes, nil},

@@ -120,6 +120,7 @@ var uses = [...]struct {
 	{nn.PickedGrads, (*builder).pickedGrads},
 	{nn.Loss, func(b *builder) { b.writes = append(b.writes, b.result(LossSum, none, b.at.micro)) }},
 	{nn.Balancing, (*builder).balances},
+	{nn.Drawn, func(b *builder) { b.writes = append(b.writes, b.result(Drawn, none, none)) }},
 	{nn.Loads, func(b *builder) { b.writes = append(b.writes, b.result(Loads, b.at.layer, none)) }},
 	// Values that are kept are written on the way down as well, where their buffers are reused for gradients.
 	{nn.KeptRows, func(b *builder) { b.writes = append(b.writes, b.keep(b.at.layer, b.at.micro)) }},
@@ -303,17 +304,26 @@ func (b *builder) balances() {
 }
 
 // logits emits a visit for each chunk of the wanted rows of a micro-batch, and brings the chunk's logits of the tile to
-// the host. Where everything is bound they are computed where the host reads them.
+// the host. Where everything is bound they are computed where the host reads them. Of rows that draw tokens it brings
+// these alone, when all have seen the last tile.
 func (b *builder) logits(o Op, reads, writes []Operand) {
+	draws := b.Outputs.Draws
 	for c := range b.logitChunks() {
 		to := Operand{What: LogitRows, Index: c, Micro: o.Micro, At: b.bindable(), Rank: o.Rank, Slot: none}
+		if draws {
+			to.At = Device
+		}
 		b.add(o, reads, append(slices.Clone(writes), to))
-		if to.At == Device {
+		if to.At == Device && !draws {
 			drain := op(LaneDrain, o.Rank, DoMove)
 			drain.Part, drain.Micro = o.Part, o.Micro
 			home := to
 			home.At, home.Rank = Host, 0
 			b.add(drain, []Operand{to}, []Operand{home})
 		}
+	}
+	if o.Visit.Writes.Has(nn.Drawn) && !b.Bound() {
+		drawn := b.result(Drawn, none, none)
+		b.move(LaneDrain, o.Rank, drawn, b.away(drawn))
 	}
 }

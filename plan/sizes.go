@@ -319,11 +319,20 @@ func (p *Plan) cacheHomeBytes(_, block int) int64 {
 
 func (p *Plan) logitChunkBytes(int, int) int64 {
 	rows := min(p.Outputs.LogitRows, p.Numerics.HeadChunk)
-	return when(!p.Bound(), int64(rows)*int64(p.Model.Head.TileRows)*tensor.F32.Bytes())
+	return when(!p.Bound() || p.Outputs.Draws, int64(rows)*int64(p.Model.Head.TileRows)*tensor.F32.Bytes())
 }
 
 func (p *Plan) logitBytes() int64 {
-	return int64(p.Outputs.LogitRows) * int64(p.Model.Vocab) * tensor.F32.Bytes()
+	return when(!p.Outputs.Draws, int64(p.Outputs.LogitRows)*int64(p.Model.Vocab)*tensor.F32.Bytes())
+}
+
+// drawBytes has a device.TokenDraw for each row that draws a token, and drawnBytes what comes of it.
+func (p *Plan) drawBytes() int64 { return p.ofDraws(device.DrawWords) }
+
+func (p *Plan) drawnBytes() int64 { return p.ofDraws(device.DrawnFigures) }
+
+func (p *Plan) ofDraws(each int64) int64 {
+	return when(p.Outputs.Draws, 4*each*int64(p.Outputs.LogitRows))
 }
 
 // logitBuffers has logits of all micro-batches, and those of a pass that continues sequences once.
@@ -386,8 +395,11 @@ func (p *Plan) constantBytes(_, block int) int64 {
 	return int64(p.Model.Blocks[block].FeedConstants()) * tensor.F32.Bytes()
 }
 
-// tokenBytes is the length of the token arrays of all micro-batches: see Batch.
-func (p *Plan) tokenBytes() int64 {
+// tokenBytes is the length of the token arrays of all micro-batches (see Batch), with the draws of rows after them.
+func (p *Plan) tokenBytes() int64 { return p.DrawsAt() + p.drawBytes() }
+
+// DrawsAt is the first byte of the draws of rows in the memory of the tokens: I32 [LogitRows, device.DrawWords].
+func (p *Plan) DrawsAt() int64 {
 	return int64(p.Numerics.MicroBatches) * batch.Bytes(p.Numerics.Positions())
 }
 

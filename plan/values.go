@@ -56,6 +56,7 @@ const (
 	Picks                    // micro-batch: tokens of its positions whose logits an objective reads
 	PickedLogits             // micro-batch: these logits
 	PickedGrads              // micro-batch: the gradients that it gives them, where the logits were
+	Drawn                    // of a pass that continues sequences: the tokens that its wanted rows draw
 	Results                  // the scalars of a step together
 
 	// What follows is memory that no operand names.
@@ -164,6 +165,7 @@ var values = [whats]value{
 	Picks:        {up: "load-picks", bytes: ofAll((*Plan).picksBytes)},
 	PickedLogits: {down: "save-picked", bytes: ofAll((*Plan).picksBytes)},
 	PickedGrads:  {up: "load-picked-grads", bytes: ofAll((*Plan).picksBytes)},
+	Drawn:        {down: "save-drawn", bytes: ofAll((*Plan).drawnBytes)},
 	Results:      {down: "collect", bytes: ofAll((*Plan).ResultBytes)},
 }
 

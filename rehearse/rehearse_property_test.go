@@ -71,6 +71,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 	}
 	if rapid.Bool().Draw(rt, "samples") {
 		texts := min(draw("texts", 1, 4), n.Positions())
+		r.Outputs.Draws = rapid.Bool().Draw(rt, "draws")
 		r.Outputs.LogitRows, r.Outputs.Caches = texts, nn.Caches{Sequences: texts, Positions: draw("of a text", 1, 400)}
 	}
 	r.DeviceBytes = 1 << 40

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/batch"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 )
@@ -33,30 +34,14 @@ type Position struct {
 //
 // Pending updates are carried out first. Caches do not know of that: after a step sequences begin again.
 func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int) ([][]float32, error) {
-	if !e.Plan.Outputs.Continues() {
-		return nil, errors.New("continue: the plan has no caches; make it with Caches")
+	if e.Plan.Outputs.Draws {
+		return nil, errors.New("continue: the plan has rows draw tokens, so that logits stay on the device; call Draw")
 	}
-	if n := e.Plan.Outputs.LogitRows; wanted < 1 || wanted > min(n, len(positions)) {
-		return nil, fmt.Errorf("continue: logits of %d rows of %d, and the plan is for %d", wanted, len(positions), n)
+	if wanted < 1 {
+		return nil, errors.New("continue: no row is wanted")
 	}
-	if err := e.putPositions(positions); err != nil {
+	if err := e.advance(ctx, positions, wanted); err != nil {
 		return nil, err
-	}
-	if err := e.refuseGoingBack(positions); err != nil {
-		return nil, err
-	}
-	if err := e.finishUpdates(ctx); err != nil {
-		return nil, err
-	}
-	e.passRows, e.logitRow, e.wanted = len(positions), len(positions)-wanted, wanted
-	for _, p := range positions {
-		e.reached[p.Sequence] = 0 // until the pass has ended well
-	}
-	if _, err := e.run(ctx, plan.Continue, nil, 0); err != nil {
-		return nil, err
-	}
-	for _, p := range positions {
-		e.reached[p.Sequence] = p.At + 1
 	}
 	all, vocab := make([][]float32, wanted), e.Plan.Model.Vocab
 	logits := hostmem.F32(e.bytes(plan.LogitsPurpose, e.host.Home(plan.WantedLogits, 0)))
@@ -65,6 +50,70 @@ func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int)
 		e.head.Cap(all[i])
 	}
 	return all, nil
+}
+
+// Drawn is a token that a row has drawn, and the natural logarithm of its probability; -1 and 0 where the row's logits
+// are not finite.
+type Drawn struct {
+	ID      int32
+	LogProb float32
+}
+
+// Draw is [Engine.Continue] for a plan with [plan.Outputs.Draws]: the last positions draw a token each, on the device,
+// of the ids below vocab, as [device.HeadOps.DrawTokens] has it. A pass that only reads a text has no draws.
+func (e *Engine) Draw(ctx context.Context, positions []Position, draws []device.TokenDraw, vocab int) ([]Drawn, error) {
+	if !e.Plan.Outputs.Draws {
+		return nil, errors.New("draw: the plan has no rows that draw tokens; make it with Draws")
+	}
+	if vocab < 1 || vocab > e.Plan.Model.Vocab {
+		return nil, fmt.Errorf("draw: of %d tokens, and the model has %d", vocab, e.Plan.Model.Vocab)
+	}
+	if len(draws) > e.Plan.Outputs.LogitRows {
+		return nil, fmt.Errorf("draw: %d rows draw tokens, and the plan is for %d", len(draws), e.Plan.Outputs.LogitRows)
+	}
+	words := hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Tokens, 0)))[e.Plan.DrawsAt()/4:]
+	for i, d := range draws {
+		d.Put(words[i*device.DrawWords:])
+	}
+	e.drawVocab = vocab
+	if err := e.advance(ctx, positions, len(draws)); err != nil {
+		return nil, err
+	}
+	all, figures := make([]Drawn, len(draws)), hostmem.F32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Drawn, 0)))
+	for i := range all {
+		all[i] = Drawn{int32(figures[i*device.DrawnFigures]), figures[i*device.DrawnFigures+1]}
+	}
+	return all, nil
+}
+
+// advance runs a pass over positions, of which the last ones are wanted.
+func (e *Engine) advance(ctx context.Context, positions []Position, wanted int) error {
+	if !e.Plan.Outputs.Continues() {
+		return errors.New("continue: the plan has no caches; make it with Caches")
+	}
+	if n := e.Plan.Outputs.LogitRows; len(positions) == 0 || wanted > min(n, len(positions)) {
+		return fmt.Errorf("continue: logits of %d rows of %d, and the plan is for %d", wanted, len(positions), n)
+	}
+	if err := e.putPositions(positions); err != nil {
+		return err
+	}
+	if err := e.refuseGoingBack(positions); err != nil {
+		return err
+	}
+	if err := e.finishUpdates(ctx); err != nil {
+		return err
+	}
+	e.passRows, e.logitRow, e.wanted = len(positions), len(positions)-wanted, wanted
+	for _, p := range positions {
+		e.reached[p.Sequence] = 0 // until the pass has ended well
+	}
+	if _, err := e.run(ctx, plan.Continue, nil, 0); err != nil {
+		return err
+	}
+	for _, p := range positions {
+		e.reached[p.Sequence] = p.At + 1
+	}
+	return nil
 }
 
 // refuseGoingBack refuses positions that do not follow those before them, where the model cannot go back.

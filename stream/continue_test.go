@@ -250,4 +250,7 @@ func TestContinueRefuses(t *testing.T) {
 	if _, err := r.engine.Continue(t.Context(), []stream.Position{good}, 1); err != nil {
 		t.Error(err)
 	}
+	if _, err := r.engine.Draw(t.Context(), []stream.Position{good}, nil, 1); err == nil {
+		t.Error("draws of a plan without: no error")
+	}
 }

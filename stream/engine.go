@@ -171,6 +171,7 @@ type Engine struct {
 	temperature float32            // of the head's logits: the objective's, in what it weighs; 0: 1
 	logitRow    int                // first wanted row
 	wanted      int                // how many rows are wanted
+	drawVocab   int                // of rows that draw tokens: ids from here on are padding
 	passRows    int                // of the micro-batch that a pass computes, from the first one on
 	reached     []int              // by sequence: one past the latest position that has come, 0 after a failure
 	pending     *pendingUpdate

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
@@ -90,18 +91,31 @@ func passes(t errorer, r *rig) string {
 	}
 	var text strings.Builder
 	for pass := range slices.Chunk(all, max(n-1, 1)) {
-		logits, err := r.engine.Continue(context.Background(), pass, min(r.plan.Outputs.LogitRows, len(pass)))
+		wanted := min(r.plan.Outputs.LogitRows, len(pass))
+		var what any
+		var err error
+		if r.plan.Outputs.Draws {
+			draws := make([]device.TokenDraw, wanted)
+			for i := range draws {
+				draws[i] = device.TokenDraw{Key: [2]uint32{3, 4}, Text: uint64(i), Inverse: float32(i % 2)}
+			}
+			what, err = r.engine.Draw(context.Background(), pass, draws, r.plan.Model.Vocab-1)
+		} else {
+			what, err = r.engine.Continue(context.Background(), pass, wanted)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintln(&text, logits)
+		fmt.Fprintln(&text, what)
 	}
 	return text.String()
 }
 
-// withPasses is a subject that continues sequences between steps, two of them unless a micro-batch has one position.
-func (s *subject) withPasses() *subject {
+// withPasses is a subject that continues sequences between steps, two of them unless a micro-batch has one position,
+// for logits or for tokens that rows draw.
+func (s *subject) withPasses(draws bool) *subject {
 	c := *s
+	c.outputs.Draws = draws
 	n := min(s.numerics.Positions(), 2)
 	c.outputs.LogitRows, c.outputs.Caches = n, nn.Caches{Sequences: n, Positions: s.numerics.SequenceLen/2 + 3}
 	return &c
@@ -330,8 +344,9 @@ func TestShapesAndPlacementsChangeNoBit(t *testing.T) {
 			sub, late = sub.unclipped(true), sub.unclipped(false)
 		}
 		if passes := rapid.IntRange(0, 2).Draw(rt, "passes between steps"); passes > 0 {
-			if sub = sub.withPasses(); passes > 1 {
-				late = late.withPasses()
+			draws := rapid.Bool().Draw(rt, "of drawn tokens")
+			if sub = sub.withPasses(draws); passes > 1 {
+				late = late.withPasses(draws)
 			}
 		}
 		ref := start(rt, late, setup{device: dev, change: streamed(1), serial: true})

@@ -14,6 +14,10 @@ import (
 // first. No plan for several hosts has such rows.
 func (e *Engine) Logits(ctx context.Context, batch *Batch, first int) ([][]float32, error) {
 	n := e.Plan.Outputs.LogitRows
+	if e.Plan.Outputs.Draws {
+		return nil, errors.New("logits: the plan has rows draw tokens, so that logits stay on the device; make it without " +
+			"Draws")
+	}
 	if n == 0 || first < 0 || first > e.Plan.Numerics.Positions()-n {
 		return nil, fmt.Errorf("logits: rows [%d, %d) of %d, and the plan is for %d", first, first+n, e.Plan.Numerics.Positions(), n)
 	}

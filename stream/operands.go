@@ -82,12 +82,32 @@ func (r *execution) hostResult(at int64) device.Mem {
 	return r.host.Home(plan.HostResults, 0).Slice(at, 8)
 }
 
+// drawsOf tells a visit how rows draw tokens, the first of which is that one of the wanted ones, and where to.
+func (r *execution) drawsOf(op *plan.Op, w *nn.Wanted, first int) {
+	const each, drawn = device.DrawWords * 4, device.DrawnFigures * 4
+	memory := r.ranks[op.Rank].memory
+	tokens := memory.Here(plan.Tokens, op.Rank, 0)
+	if tokens.IsZero() { // the device reads them where they are
+		tokens = memory.Home(plan.Tokens, 0)
+	}
+	w.Vocab, w.Draws = r.drawVocab, tokens.Slice(r.Plan.DrawsAt()+int64(first)*each, int64(w.Rows)*each)
+	for i := range op.Writes {
+		if o := &op.Writes[i]; o.What == plan.Drawn {
+			w.Drawn = device.NewMat(memory.At(o).Slice(int64(first)*drawn, int64(w.Rows)*drawn), tensor.F32, w.Rows,
+				device.DrawnFigures)
+		}
+	}
+}
+
 // logitsOf tells a visit where to write the logits of a chunk of a tile: in their columns on the host where the device
 // can, else densely in a buffer of the device.
 func (r *execution) logitsOf(op *plan.Op, o *plan.Operand) nn.Wanted {
 	part, memory := &r.Plan.Model.Parts[op.Part], r.ranks[op.Rank].memory
 	first, n := r.logitChunk(o.Index)
 	w := nn.Wanted{First: r.logitRow + first, Rows: n}
+	if r.Plan.Outputs.Draws {
+		r.drawsOf(op, &w, first)
+	}
 	if o.At == plan.Device {
 		w.To = device.NewMat(memory.Here(plan.LogitRows, op.Rank, 0), tensor.F32, n, part.Layout.Fields[0].Shape[0])
 	} else {

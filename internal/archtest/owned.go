@@ -30,8 +30,8 @@ var ofPlan = []string{
 	"ComputesTwice", "BlocksTwice", "GradWaits", "SummedOnHost",
 	"PeerCopies",                                                                                  // what to do
 	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "OnDisk", "Host", // where
-	"RankBytes", "Pinned", "ReachesHost", "LossAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt", "HeadBuffer",
-	"InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
+	"RankBytes", "Pinned", "ReachesHost", "LossAt", "DrawsAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt",
+	"HeadBuffer", "InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
 	"MicrosDown", "NumberDown", "DiskRequests",
 }
