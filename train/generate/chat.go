@@ -152,7 +152,7 @@ func (c *Conversation) fit(ctx context.Context, n int) error {
 	if err := c.closeTexts(); err != nil {
 		return err
 	}
-	p, err := planTexts(ctx, c.env, c.src, c.numerics, c.dev, c.options.Memory, 1, n, n)
+	p, err := planTexts(ctx, c.env, c.src, c.numerics, c.dev, c.options.Memory, c.options.choosesOfAll(), 1, n, n)
 	if err != nil {
 		return blame.BadRequest(err)
 	}

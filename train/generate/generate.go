@@ -31,9 +31,12 @@ type Options struct {
 
 // Generated is a continued text.
 type Generated struct {
-	Text         string  `json:"text"`   // without the prompt and what ended it
-	Tokens       []int32 `json:"tokens"` // of Text
-	PromptTokens int     `json:"prompt_tokens"`
+	Text   string  `json:"text"`   // without the prompt and what ended it
+	Tokens []int32 `json:"tokens"` // of Text
+	// LogProbs are the natural logarithms of the tokens' probabilities, by the distributions that they were drawn from:
+	// after temperature, top k and top p. Of likeliest tokens, at temperature 0, they are those of temperature 1.
+	LogProbs     []float32 `json:"-"`
+	PromptTokens int       `json:"prompt_tokens"`
 	// stop: the model ended the text; length: MaxTokens, or all its positions; interrupted: the user ended it
 	Finish        string  `json:"finish"`
 	PromptSeconds float64 `json:"prompt_sec"`     // until the prompt was read
@@ -104,7 +107,7 @@ func Each(ctx context.Context, env *session.Env, o Options, prompts []string,
 	for _, w := range queue {
 		positions, longest = max(positions, w.most), max(longest, len(w.ids))
 	}
-	p, err := planTexts(ctx, env, src, n, dev, o.Memory, len(queue), positions, longest)
+	p, err := planTexts(ctx, env, src, n, dev, o.Memory, o.choosesOfAll(), len(queue), positions, longest)
 	if err != nil {
 		return err
 	}

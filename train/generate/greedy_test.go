@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -26,12 +27,23 @@ func planWholes(ctx context.Context, e *session.Env, src *source.Source, n plan.
 	return planWholeText(ctx, e, src, n, dev, mem, positions)
 }
 
+// planLogits and planDraws are planTexts for tokens that the host chooses, and for those that the device draws.
+func planLogits(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
+	mem runfile.Memory, count, positions, prompt int) (*plan.Plan, error) {
+	return planTexts(ctx, e, src, n, dev, mem, false, count, positions, prompt)
+}
+
+func planDraws(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
+	mem runfile.Memory, count, positions, prompt int) (*plan.Plan, error) {
+	return planTexts(ctx, e, src, n, dev, mem, true, count, positions, prompt)
+}
+
 // The likeliest tokens are those of transformers for models of each family, with caches and without.
 func TestGreedyTokensAgreeWithTransformers(t *testing.T) {
 	for _, variant := range modeltest.Variants(t) {
 		t.Run(variant, func(t *testing.T) {
 			g := modeltest.Load(t, variant)
-			for how, plans := range map[string]planning{"with caches": planTexts, "without": planWholes} {
+			for how, plans := range map[string]planning{"with caches": planLogits, "drawn": planDraws, "without": planWholes} {
 				for i, got := range greedily(t, g.Dir, g.Greedy, plans) {
 					if want := g.Greedy[i]; !slices.Equal(got, want.Tokens) {
 						t.Errorf("%s, prompt %v:\n got %v\nwant %v", how, want.Prompt, got, want.Tokens)
@@ -52,7 +64,7 @@ func TestGreedyTokensWithoutCaches(t *testing.T) {
 		"delta nets": traintest.HybridConfig} {
 		dir := traintest.WriteModel(t, change)
 		of := []modeltest.Continued{{Prompt: byteIDs("the wheel"), Tokens: make([]int32, 20)}}
-		with, without := greedily(t, dir, of, planTexts), greedily(t, dir, of, planWholes)
+		with, without := greedily(t, dir, of, planLogits), greedily(t, dir, of, planWholes)
 		if !slices.Equal(with[0], without[0]) {
 			t.Errorf("%s: with caches %v, without %v", name, with[0], without[0])
 		}
@@ -97,10 +109,10 @@ func TestCachesOfDeltaNetsRoundAlike(t *testing.T) {
 		}
 		return math.Sqrt(sum / whole)
 	}
-	if d := distance("f32", planTexts); d > 1e-5 {
+	if d := distance("f32", planLogits); d > 1e-5 {
 		t.Errorf("in fp32, logits with caches are %.2g from those of the whole text", d)
 	}
-	with, without := distance("bf16", planTexts), distance("bf16", planWholes)
+	with, without := distance("bf16", planLogits), distance("bf16", planWholes)
 	t.Logf("from fp32: with caches %.3g, without %.3g", with, without)
 	if with > 1.3*without || with > 0.05 {
 		t.Errorf("in bf16, logits with caches are %.3g from those of fp32; without caches they are %.3g", with, without)
@@ -148,21 +160,22 @@ func greedily(t *testing.T, dir string, of []modeltest.Continued, plans planning
 	defer texts.Close()
 	var made [][]int32
 	for together := range slices.Chunk(of, texts.places()) {
-		ids := make([][]int32, len(together))
+		at := make([]*writing, len(together))
 		for i, of := range together {
-			ids[i] = slices.Clone(of.Prompt)
+			at[i] = newWriting(newPicker(Options{MaxTokens: len(of.Tokens)}, texts.Plan.Model.Vocab), i,
+				slices.Clone(of.Prompt), nil, tokenizer.Bytes(), positions)
 		}
 		for range together[0].Tokens {
-			logits, err := texts.next(t.Context(), ids)
+			chosen, err := texts.choose(t.Context(), at)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i := range ids {
-				ids[i] = append(ids[i], int32(slices.Index(logits[i], slices.Max(logits[i]))))
+			for i, w := range at {
+				w.ids = append(w.ids, chosen[i].ID)
 			}
 		}
 		for i, of := range together {
-			made = append(made, ids[i][len(of.Prompt):])
+			made = append(made, at[i].ids[len(of.Prompt):])
 		}
 	}
 	return made

@@ -5,31 +5,47 @@ import (
 	"errors"
 	"math"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/internal/rng"
+	"github.com/millrace/millrace/stream"
 )
 
 // ErrNotFinite ends a text whose next token cannot be chosen.
 var ErrNotFinite = errors.New("the model's logits are not finite: it has diverged")
 
-// picker chooses tokens from logits.
+// picker chooses tokens. Where all tokens may be chosen, the device does that, from the picker's draws; its own choices
+// from logits on the host are the slow reference of those, and serve top k, top p and models without caches.
 type picker struct {
 	Options
 	vocab int // ids from here on are padding of the model's table, which no text has
+	key   rng.Key
 	order byLikelihood
 	ids   []int32 // the likeliest ones
 	probs []float64
 }
 
 func newPicker(o Options, vocab int) *picker {
-	return &picker{Options: o, vocab: vocab}
+	return &picker{Options: o, vocab: vocab, key: rng.KeyOf(o.Seed, "generate", 0)}
+}
+
+// choosesOfAll reports whether any token may be chosen, or the likeliest one is.
+func (o *Options) choosesOfAll() bool {
+	return o.Temperature == 0 || o.TopK == 0 && (o.TopP == 0 || o.TopP == 1)
+}
+
+// drawFor names the choice for the place at of a text, by its number.
+func (p *picker) drawFor(text, at int) device.TokenDraw {
+	return device.TokenDraw{Key: p.key, Text: uint64(text), At: uint32(at), Inverse: device.Inverse(p.Temperature)}
 }
 
 // token is the choice for the place at of a text, by its number. Of equal logits the lower id is the more likely one.
 //
 // Logits are divided by the temperature, the TopK largest kept, of these the fewest whose probability is at least TopP, and
-// one drawn by probability: the order of transformers. Source of TopP: Holtzman et al., "The Curious Case of Neural Text
-// Degeneration" (2020).
-func (p *picker) token(logits []float32, text, at int) (int32, error) {
+// one drawn by probability: the order of transformers. It is the one with the greatest sum of logit and noise, as in
+// [device.HeadOps.DrawTokens], so that a token has the same noise whether or not others are kept. Its log-probability
+// is that among the kept ones. Source of TopP: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
+// It is noToken where logits are not finite.
+func (p *picker) token(logits []float32, text, at int) stream.Drawn {
 	logits = logits[:min(p.vocab, len(logits))]
 	best := 0
 	for i, x := range logits {
@@ -37,59 +53,76 @@ func (p *picker) token(logits []float32, text, at int) (int32, error) {
 			best = i
 		}
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 1) {
-			return 0, ErrNotFinite
+			return stream.Drawn{ID: noToken}
 		}
 	}
 	if math.IsInf(float64(logits[best]), -1) {
-		return 0, ErrNotFinite
+		return stream.Drawn{ID: noToken}
 	}
-	if p.Temperature == 0 {
-		return int32(best), nil
+	d := p.drawFor(text, at)
+	scale := d.Inverse
+	if scale == 0 {
+		scale = 1
 	}
-	p.order.begin(logits)
-	weight := func(id int32) float64 {
-		return math.Exp((float64(logits[id]) - float64(logits[best])) / p.Temperature)
-	}
-	most, sum := len(logits), 0.0
-	if p.TopK > 0 {
-		most = min(p.TopK, most)
-	} else {
-		for id := range logits {
-			sum += weight(int32(id))
+	exponent := func(id int32) float64 { return float64(logits[id]*scale) - float64(logits[best]*scale) }
+	ids, sum := p.kept(logits, func(id int32) float64 { return math.Exp(exponent(id)) })
+	chosen := int32(best)
+	if d.Inverse != 0 {
+		most := float32(math.Inf(-1))
+		for _, id := range ids {
+			x := float32(float64(logits[id]*scale) + rng.Gumbel(wordOf(d, id)))
+			if x > most || x == most && id < chosen {
+				chosen, most = id, x
+			}
 		}
 	}
-	// Few tokens have most of the probability, so that the others need no order.
+	return stream.Drawn{ID: chosen, LogProb: float32(exponent(chosen) - math.Log(sum))}
+}
+
+// wordOf is the random word of a token.
+func wordOf(d device.TokenDraw, id int32) uint32 {
+	n := d.Words(int(id)).First / device.DrawTogether
+	return rng.Philox4x32(d.Key, rng.Counter{uint32(n), uint32(n >> 32), uint32(d.Text), uint32(d.Text >> 32)})[id%4]
+}
+
+// kept are the tokens that may be chosen, and the sum of their weights.
+func (p *picker) kept(logits []float32, weight func(id int32) float64) (ids []int32, sum float64) {
 	p.ids, p.probs = p.ids[:0], p.probs[:0]
+	if p.choosesOfAll() {
+		for id := range logits {
+			p.ids = append(p.ids, int32(id))
+			sum += weight(int32(id))
+		}
+		return p.ids, sum
+	}
+	p.order.begin(logits)
+	// Few tokens have most of the probability, so that the others need no order.
 	next := func() float64 {
 		id := p.order.next()
 		p.ids, p.probs = append(p.ids, id), append(p.probs, weight(id))
 		return p.probs[len(p.probs)-1]
 	}
+	most := len(logits)
 	if p.TopK > 0 {
-		for len(p.ids) < most {
+		for most = min(p.TopK, most); len(p.ids) < most; {
 			sum += next()
+		}
+	} else {
+		for id := range logits {
+			sum += weight(int32(id))
 		}
 	}
 	if p.TopP > 0 && p.TopP < 1 {
-		kept, n := 0.0, 0
-		for all := sum; n < most && kept < p.TopP*all; n++ {
+		all, n := sum, 0
+		for sum = 0; n < most && sum < p.TopP*all; n++ {
 			if n == len(p.ids) {
 				next()
 			}
-			kept += p.probs[n]
+			sum += p.probs[n]
 		}
-		most, sum = n, kept
+		most = n
 	}
-	draw := rng.New(p.Seed, "generate", uint64(at), uint64(text)).Float64() * sum
-	for i := range most {
-		if i == len(p.ids) {
-			next()
-		}
-		if draw -= p.probs[i]; draw < 0 {
-			return p.ids[i], nil
-		}
-	}
-	return p.ids[most-1], nil
+	return p.ids[:most], sum
 }
 
 // byLikelihood gives token ids from the likeliest on; of equal logits, the lower id first. It is a heap.

@@ -36,11 +36,16 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 			const n = 20000
 			counts := make([]float64, 3)
 			for at := range n {
-				id, err := p.token(logits, 0, at)
-				if err != nil {
-					t.Fatal(err)
+				got := p.token(logits, 0, at)
+				counts[got.ID]++
+				// At temperature 0 the log-probability is that of temperature 1.
+				want := c.want[got.ID]
+				if c.temperature == 0 {
+					want = 0.5
 				}
-				counts[id]++
+				if d := float64(got.LogProb) - math.Log(want); math.Abs(d) > 1e-6 {
+					t.Fatalf("token %d has the log-probability %v, and the probability %v", got.ID, got.LogProb, want)
+				}
 			}
 			for id, want := range c.want {
 				// Five standard deviations.
@@ -52,8 +57,8 @@ func TestPickerFollowsProbabilities(t *testing.T) {
 	}
 	least := float32(math.Inf(-1))
 	for _, logits := range [][]float32{{0, float32(math.NaN())}, {least, least}} {
-		if id, err := newPicker(Options{Temperature: 1, TopP: 0.9}, 2).token(logits, 0, 0); err == nil {
-			t.Errorf("of %v token %d is chosen", logits, id)
+		if got := newPicker(Options{Temperature: 1, TopP: 0.9}, 2).token(logits, 0, 0); got.ID != noToken {
+			t.Errorf("of %v token %d is chosen", logits, got.ID)
 		}
 	}
 }
@@ -77,15 +82,15 @@ func TestLikeliestFirst(t *testing.T) {
 	}{{[]float32{1, 3, 3, 9}, 3, 1}, {[]float32{1, 3, 3, 9}, 9, 3}, {[]float32{2, 1}, 2, 0},
 		{[]float32{float32(math.Inf(-1)), 0}, 2, 1}} {
 		for _, o := range []Options{{}, {Temperature: 1, TopK: 1}, {Temperature: 1, TopP: 1e-9}} {
-			if id, err := newPicker(o, c.vocab).token(c.logits, 0, 0); id != c.want || err != nil {
-				t.Errorf("of %v and %+v token %d is chosen, %v", c.logits, o, id, err)
+			if got := newPicker(o, c.vocab).token(c.logits, 0, 0); got.ID != c.want {
+				t.Errorf("of %v and %+v token %d is chosen", c.logits, o, got.ID)
 			}
 		}
 	}
 	up := float32(math.Inf(1))
 	for _, logits := range [][]float32{{0, up}, {up, 0}} {
-		if _, err := newPicker(Options{}, 2).token(logits, 0, 0); !errors.Is(err, ErrNotFinite) {
-			t.Errorf("of %v a token is chosen: %v", logits, err)
+		if got := newPicker(Options{}, 2).token(logits, 0, 0); got.ID != noToken {
+			t.Errorf("of %v token %d is chosen", logits, got.ID)
 		}
 	}
 }
@@ -94,11 +99,7 @@ func TestLikeliestFirst(t *testing.T) {
 func TestChoicesDiffer(t *testing.T) {
 	logits := make([]float32, 1000)
 	pick := func(seed uint64, text, at int) int32 {
-		id, err := newPicker(Options{Temperature: 1, Seed: seed}, 1000).token(logits, text, at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return id
+		return newPicker(Options{Temperature: 1, Seed: seed}, 1000).token(logits, text, at).ID
 	}
 	first := pick(1, 0, 0)
 	if pick(1, 0, 0) != first || pick(2, 0, 0) == first || pick(1, 1, 0) == first || pick(1, 0, 1) == first {

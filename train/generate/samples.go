@@ -138,10 +138,14 @@ func (s *Sampling) Tokens() ([]byte, error) {
 	return json.Marshal(all)
 }
 
+// optionsOf are the choices of the key samples.
+func optionsOf(c runfile.Samples) Options {
+	return Options{MaxTokens: c.MaxTokens, Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed}
+}
+
 // Writings are the texts, of which there are the prompts alone.
 func (s *Sampling) Writings() []*writing {
-	choices := newPicker(Options{MaxTokens: s.MaxTokens, Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP,
-		Seed: s.Seed}, s.vocab)
+	choices := newPicker(optionsOf(s.Samples), s.vocab)
 	all := make([]*writing, len(s.asked))
 	for i, a := range s.asked {
 		all[i] = newWriting(choices, i, slices.Clone(a.ids), a.ends, s.decoder, positionsOf(a.ids, s.MaxTokens, s.most))
@@ -189,6 +193,8 @@ func (s *Sampling) Memory() (m session.SampleMemory) {
 		return m
 	}
 	m.Caches.Sequences, m.Bytes = min(len(s.asked), mostTexts), s.decoderBytes
+	choices := optionsOf(s.Samples)
+	m.Draws = choices.choosesOfAll()
 	for _, a := range s.asked {
 		m.Caches.Positions = max(m.Caches.Positions, positionsOf(a.ids, s.MaxTokens, s.most))
 	}
@@ -212,6 +218,8 @@ func SamplesToPlan(ctx context.Context, env *session.Env, c *runfile.Config,
 	}
 	prompts, _, err := readSamples(c.Samples)
 	m.Caches.Sequences = min(len(prompts), mostTexts)
+	choices := optionsOf(c.Samples)
+	m.Draws = choices.choosesOfAll()
 	for _, p := range prompts {
 		n := len(p.Text)
 		for _, turn := range p.Messages {

@@ -2,8 +2,10 @@ package generate
 
 import (
 	"context"
+	"time"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
@@ -29,9 +31,10 @@ const (
 )
 
 // planTexts plans for a number of texts that grow together, or for fewer where memory has no room for them, of as many
-// positions at most. prompt is the length of the longest prompt.
+// positions at most. prompt is the length of the longest prompt. With draws the device chooses their tokens, where the
+// model has caches.
 func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.Numerics, dev *session.Devices,
-	mem runfile.Memory,
+	mem runfile.Memory, draws bool,
 	count, positions, prompt int) (*plan.Plan, error) {
 	m := src.Model.Frozen()
 	if !plan.CanContinue(m) {
@@ -43,7 +46,7 @@ func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.N
 	}
 	f := plan.Fitting{Request: r, Rows: 1}
 	for count = min(count, mostTexts); ; count /= 2 {
-		f.Outputs = plan.Outputs{LogitRows: count, Caches: nn.Caches{Sequences: count, Positions: positions}}
+		f.Outputs = plan.Outputs{LogitRows: count, Draws: draws, Caches: nn.Caches{Sequences: count, Positions: positions}}
 		f.Numerics.SequenceLen = min(count*prompt, mostPassRows)
 		f.Cuts = plan.Cuts{MicroBatch: 1, HeadChunk: count} // the head has no other rows than those that are wanted
 		if count == 1 || f.Fits(ctx) == nil {
@@ -85,6 +88,82 @@ func (t *texts) next(ctx context.Context, ids [][]int32) ([][]float32, error) {
 		logits, err := t.recompute(ctx, ids[0])
 		return [][]float32{logits}, err
 	}
+	all := make([][]float32, len(ids))
+	err := t.advance(ctx, ids, func(rows []stream.Position, asked []int) error {
+		logits, err := t.Engine.Continue(ctx, rows, max(len(asked), 1))
+		for i, place := range asked {
+			if err == nil {
+				all[place] = logits[i]
+			}
+		}
+		return err
+	})
+	return all, err
+}
+
+// draw is next, but the device draws the tokens, of the texts in at.
+func (t *texts) draw(ctx context.Context, at []*writing) ([]stream.Drawn, error) {
+	ids, all := make([][]int32, len(at)), make([]stream.Drawn, len(at))
+	for place, w := range at {
+		if w != nil {
+			ids[place] = w.ids
+		}
+	}
+	err := t.advance(ctx, ids, func(rows []stream.Position, asked []int) error {
+		var draws []device.TokenDraw
+		vocab := 1
+		for _, place := range asked {
+			draws, vocab = append(draws, at[place].draw()), at[place].vocab
+		}
+		drawn, err := t.Engine.Draw(ctx, rows, draws, min(vocab, t.Plan.Model.Vocab))
+		for i, d := range drawn {
+			all[asked[i]] = d
+		}
+		return err
+	})
+	return all, err
+}
+
+// choose returns by place the token that follows each text of at.
+func (t *texts) choose(ctx context.Context, at []*writing) ([]stream.Drawn, error) {
+	var all []stream.Drawn
+	var err error
+	if t.Plan.Outputs.Draws {
+		all, err = t.draw(ctx, at)
+	} else {
+		all, err = t.pick(ctx, at)
+	}
+	for _, w := range at {
+		if w != nil && w.read.IsZero() {
+			w.read = time.Now()
+		}
+	}
+	return all, err
+}
+
+// pick is draw from logits on the host.
+func (t *texts) pick(ctx context.Context, at []*writing) ([]stream.Drawn, error) {
+	ids, all := make([][]int32, len(at)), make([]stream.Drawn, len(at))
+	for place, w := range at {
+		if w != nil {
+			ids[place] = w.ids
+		}
+	}
+	logits, err := t.next(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for place, w := range at {
+		if w != nil {
+			all[place] = w.token(logits[place], w.number, w.place())
+		}
+	}
+	return all, nil
+}
+
+// advance runs passes over what is new of texts by place. run gets the rows of each pass, and the places of the texts
+// whose last tokens are its last rows.
+func (t *texts) advance(ctx context.Context, ids [][]int32, run func(rows []stream.Position, asked []int) error) error {
 	// New tokens come first, except the last one of each text: these share the last pass.
 	var rows, last []stream.Position
 	var asked []int
@@ -106,21 +185,18 @@ func (t *texts) next(ctx context.Context, ids [][]int32) ([][]float32, error) {
 	most := t.Plan.Numerics.Positions()
 	for len(rows)+len(last) > most {
 		n := min(most, len(rows))
-		if _, err := t.Engine.Continue(ctx, rows[:n], 1); err != nil {
-			return nil, err
+		if err := run(rows[:n], nil); err != nil {
+			return err
 		}
 		rows = rows[n:]
 	}
-	logits, err := t.Engine.Continue(ctx, append(rows, last...), len(last))
-	if err != nil {
-		return nil, err
+	if err := run(append(rows, last...), asked); err != nil {
+		return err
 	}
-	all := make([][]float32, len(ids))
-	for i, place := range asked {
-		all[place] = logits[i]
+	for _, place := range asked {
 		t.read[place] = append(t.read[place], ids[place][len(t.read[place]):]...)
 	}
-	return all, nil
+	return nil
 }
 
 // known counts the first positions of a text that are in the caches of its place. Its last one never counts, since its

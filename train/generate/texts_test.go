@@ -73,7 +73,7 @@ func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	planOf := func(count int, hostBytes int64) (*plan.Plan, error) {
-		return planTexts(t.Context(), env, src, n, dev, runfile.Memory{Host: runfile.Bytes{N: hostBytes}}, count, 100, 8)
+		return planLogits(t.Context(), env, src, n, dev, runfile.Memory{Host: runfile.Bytes{N: hostBytes}}, count, 100, 8)
 	}
 	for _, count := range []int{1, 8, 16} {
 		whole, err := planOf(count, 1<<30)
@@ -99,11 +99,11 @@ func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 func TestTextsGoBack(t *testing.T) {
 	for name, change := range map[string]map[string]any{"attention": nil, "delta nets": traintest.HybridConfig} {
 		dir := traintest.WriteModel(t, change)
-		used := openAny(t, dir, planTexts, 1, 40, 8)
+		used := openAny(t, dir, planLogits, 1, 40, 8)
 		for _, text := range []string{"the wheel", "the wheel turns", "the wheel", "the wheel", "the weir", "a",
 			"a mill"} {
 			ids := byteIDs(text)
-			fresh := openAny(t, dir, planTexts, 1, 40, 8)
+			fresh := openAny(t, dir, planLogits, 1, 40, 8)
 			want, err := fresh.next(t.Context(), [][]int32{ids})
 			if err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/device"
 )
 
 // writing is a text that grows.
@@ -20,18 +21,18 @@ type writing struct {
 	most   int            // positions that there are for it
 	text   writer
 
+	logProb float32 // of the token that was chosen last, by the distribution that it was drawn from
+
 	made  Generated // with PromptTokens, and FinishLength until the text ends otherwise
 	begun time.Time // when the prompt was first computed with
 	read  time.Time // when there were logits after the prompt
 }
 
-// choose picks the next token by its logits.
-func (w *writing) choose(logits []float32) (int32, error) {
-	if w.read.IsZero() {
-		w.read = time.Now()
-	}
-	return w.token(logits, w.number, w.before+len(w.made.Tokens))
-}
+// place is the place of the next token in the text.
+func (w *writing) place() int { return w.before + len(w.made.Tokens) }
+
+// draw names the choice of the next token.
+func (w *writing) draw() device.TokenDraw { return w.drawFor(w.number, w.place()) }
 
 // add takes the next token. It reports whether the text ends.
 func (w *writing) add(id int32) (ended bool, err error) {
@@ -40,6 +41,7 @@ func (w *writing) add(id int32) (ended bool, err error) {
 		return true, nil
 	}
 	w.ids, w.made.Tokens = append(w.ids, id), append(w.made.Tokens, id)
+	w.made.LogProbs = append(w.made.LogProbs, w.logProb)
 	isFull := len(w.made.Tokens) >= w.MaxTokens || len(w.ids) > w.most
 	return isFull, w.text.add(id)
 }
@@ -76,7 +78,7 @@ func positionsOf(prompt []int32, maxTokens, most int) int {
 // those to take, and whether the texts are to end.
 type agreement func(picked []int32) (taken []int32, stop bool, err error)
 
-// noToken stands for the token of logits that are not finite.
+// noToken stands for the token of logits that are not finite, as in [stream.Drawn].
 const noToken = -1
 
 // write has texts grow together, as many at a time as there are places, and calls done with each that ends. If agree
@@ -88,14 +90,14 @@ func (t *texts) write(ctx context.Context, queue []*writing, agree agreement, do
 	at, picked := make([]*writing, t.places()), make([]int32, t.places())
 	_, stopped, err := agree(nil)
 	for err == nil {
-		ids, busy := make([][]int32, len(at)), false
+		busy := false
 		for i := range at {
 			if at[i] == nil && len(queue) > 0 {
 				at[i], queue = queue[0], queue[1:]
 				at[i].begun = time.Now()
 			}
 			if at[i] != nil {
-				ids[i], busy = at[i].ids, true
+				busy = true
 			}
 		}
 		if !busy {
@@ -103,16 +105,13 @@ func (t *texts) write(ctx context.Context, queue []*writing, agree agreement, do
 		}
 		taken, stop := picked, stopped
 		if !stopped {
-			logits, err := t.next(ctx, ids)
+			chosen, err := t.choose(ctx, at)
 			if err != nil {
 				return err
 			}
 			for i, w := range at {
-				if picked[i] = noToken; w == nil {
-					continue
-				}
-				if id, err := w.choose(logits[i]); err == nil {
-					picked[i] = id
+				if picked[i] = noToken; w != nil {
+					picked[i], w.logProb = chosen[i].ID, chosen[i].LogProb
 				}
 			}
 			if taken, stop, err = agree(picked); err != nil {

@@ -16,6 +16,7 @@ import (
 // SampleMemory asks a plan for room for the samples of a run. The zero value is a run without them.
 type SampleMemory struct {
 	Caches nn.Caches // of all texts that grow together
+	Draws  bool      // the device chooses the tokens: plan.Outputs.Draws
 	Bytes  int64     // of host memory, besides
 }
 
@@ -57,7 +58,7 @@ func (m SampleMemory) with(f plan.Fitting, texts int) plan.Fitting {
 	caches := nn.Caches{Sequences: texts, Positions: min(m.Caches.Positions, f.Model.MaxPositions)}
 	f.OutputsOf = func(n plan.Numerics) plan.Outputs {
 		out := steps(n)
-		out.LogitRows, out.Caches = texts, caches
+		out.LogitRows, out.Draws, out.Caches = texts, m.Draws, caches
 		return out
 	}
 	return f
