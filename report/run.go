@@ -26,7 +26,12 @@ type Run struct {
 }
 
 // Read reads the records of an output directory, or a file of records. The error says what to name instead.
-func Read(name string) (Run, error) {
+func Read(name string) (Run, error) { return read(name, trace.ReadMetrics) }
+
+// ReadBrief is [Read] with what [Summarize] and [Sparks] need of each record: see [trace.BriefReader].
+func ReadBrief(name string) (Run, error) { return read(name, trace.ReadBrief) }
+
+func read(name string, recordsOf func(io.Reader) ([]trace.Metrics, error)) (Run, error) {
 	path := name
 	open := func() (io.ReadCloser, error) { return vfs.OpenRegular(path) }
 	if st, err := os.Stat(name); err == nil && st.IsDir() {
@@ -41,7 +46,7 @@ func Read(name string) (Run, error) {
 		return Run{}, fmt.Errorf("%w; name the output_dir of a run", err)
 	}
 	defer f.Close()
-	records, err := trace.ReadMetrics(f)
+	records, err := recordsOf(f)
 	if err != nil {
 		return Run{}, fmt.Errorf("%s: %w; name the output_dir of a run", path, err)
 	}

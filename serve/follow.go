@@ -5,9 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"math"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/below"
@@ -47,8 +45,7 @@ type records struct {
 	sample    *table
 	isSampled bool
 
-	parser numbers
-	parsed trace.Metrics
+	reader trace.BriefReader
 	cells  []cell // of the latest record
 	buffer []byte
 }
@@ -169,70 +166,13 @@ func (r *records) setNewest(line []byte, m *trace.Metrics) {
 // metricsOf has the numbers of a record that its summary needs, until the next one is read, and leaves all of them in
 // cells, for a table. ok is false for a line that is no record.
 func (r *records) metricsOf(line []byte, t *table) (m *trace.Metrics, ok bool) {
-	none := math.NaN()
-	m = &r.parsed
-	*m = trace.Metrics{Loss: none, GradNorm: none, StepSec: none, ModelTFLOPS: none}
-	step := none
 	r.cells = r.cells[:0]
-	r.parser.take = func(name []byte, x float64) {
-		switch string(name) {
-		case "step":
-			step = x
-			return
-		case "loss":
-			m.Loss = x
-		case "grad_norm":
-			m.GradNorm = x
-		case "tokens":
-			m.Tokens = whole(x)
-		case "target_tokens":
-			m.TargetTokens = whole(x)
-		case "step_sec":
-			m.StepSec = x
-		case "model_tflops":
-			m.ModelTFLOPS = x
-		case "device_peak_bytes":
-			m.DevicePeakBytes = whole(x)
-		case "host_peak_bytes":
-			m.HostPeakBytes = whole(x)
-		case "disk_written_bytes":
-			m.DiskWrittenBytes = whole(x)
-		case "write_wait_sec":
-			m.WriteWaitSec = &x
-		case "eval_loss":
-			m.EvalLoss = &x
-		}
-		if of, isOfSet := bytes.CutPrefix(name, []byte("eval_sets/")); isOfSet {
-			name = append([]byte(trace.EvalSetPrefix), of...) // as trace.Metrics.Columns has it
-			if label, isLoss := strings.CutSuffix(string(of), "/"+trace.SetLoss); isLoss && !strings.Contains(label, "/") {
-				if m.EvalSets == nil {
-					m.EvalSets = map[string]trace.Numbers{}
-				}
-				m.EvalSets[label] = trace.Numbers{trace.SetLoss: x}
-			}
-		}
+	r.reader.Each = func(name []byte, x float64) {
 		if c := t.column(name); c != nil {
 			r.cells = append(r.cells, cell{c, x})
 		}
 	}
-	err := r.parser.read(line)
-	if err != nil || !(step >= 0 && step <= 1<<53) {
-		return m, false
-	}
-	m.Step = int64(step)
-	if text := r.parser.time; text != nil {
-		at := string(text)
-		m.Time = &at
-	}
-	return m, true
-}
-
-// whole is a count that a record has.
-func whole(x float64) int64 {
-	if !(math.Abs(x) < 1<<62) {
-		return 0
-	}
-	return int64(x)
+	return r.reader.Read(line)
 }
 
 // readEnds takes the first and the last record of a file that is not read yet, so that a list of runs is quick.

@@ -161,12 +161,10 @@ func TestLongFile(t *testing.T) {
 // of many steps stay within their memory.
 func TestManySteps(t *testing.T) {
 	tab := newTable(2 << 20)
-	var parser numbers
 	var cells []cell
-	parser.take = func(name []byte, x float64) { cells = append(cells, cell{tab.column(name), x}) }
-	line := []byte(strings.TrimSpace(record(1)))
-	if err := parser.read(line); err != nil {
-		t.Fatal(err)
+	reader := trace.BriefReader{Each: func(name []byte, x float64) { cells = append(cells, cell{tab.column(name), x}) }}
+	if _, ok := reader.Read([]byte(strings.TrimSpace(record(1)))); !ok {
+		t.Fatal("it is no record")
 	}
 	for step := range int64(200_000) {
 		tab.add(step+1, cells)

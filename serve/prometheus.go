@@ -25,9 +25,10 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 				values[name] = append(values[name], value{r.name, x})
 			}
 		}
-		r.records.parser.take = func(name []byte, x float64) { add(string(name), x) }
+		r.records.reader.Each = func(name []byte, x float64) { add(string(name), x) }
 		if len(r.records.newest) > 0 {
-			_ = r.records.parser.read(r.records.newest) // it was read before
+			m, _ := r.records.reader.Read(r.records.newest) // it was read before
+			add("step", float64(m.Step))
 		}
 		t := r.shown()
 		for _, name := range t.names {

@@ -63,7 +63,7 @@ func readCompared(names []string) (*compared, error) {
 	var settings [][]runfile.FlatValue
 	var unknown []string
 	for _, name := range names {
-		r, err := report.Read(name)
+		r, err := report.ReadBrief(name)
 		if err != nil {
 			return nil, blame.BadRequest(err)
 		}

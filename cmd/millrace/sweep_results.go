@@ -105,7 +105,7 @@ func (s *sweeping) results() (*sweepResults, error) {
 			return nil, err
 		}
 		settings = append(settings, flat)
-		if read, err := report.Read(r.Dir); err == nil {
+		if read, err := report.ReadBrief(r.Dir); err == nil {
 			summary := report.Summarize(read)
 			summary.Run = r.Name
 			of.Summary = &summary

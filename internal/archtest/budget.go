@@ -37,8 +37,8 @@ var rooms = []room{
 	{"runfile", []string{"runfile/..."}, 6880},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6150},
 	{"objective", []string{"objective"}, 3120},
-	{"floor", []string{"batch", "hostmem", "tensor", "trace/...", "vfs", "internal/..."}, 9170},
-	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5430},
+	{"floor", []string{"batch", "hostmem", "tensor", "trace/...", "vfs", "internal/..."}, 9490},
+	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5440},
 	{"serve", []string{"serve"}, 2540},
 }
 

@@ -1,4 +1,4 @@
-package serve
+package trace
 
 import (
 	"bytes"
@@ -25,11 +25,14 @@ type numbers struct {
 	// is null is NaN.
 	take func(name []byte, value float64)
 	time []byte // the text of the key time, without quotes
+	// isOdd is set by what numbers does not tell apart, and a reader by types may refuse: words, texts of other keys than
+	// time and those of hosts, numbers that no float64 is.
+	isOdd bool
 }
 
 // read reads the line. An error says that it is no JSON object of our kind; numbers before the fault were taken.
 func (n *numbers) read(line []byte) error {
-	n.line, n.at, n.path, n.time = line, 0, n.path[:0], nil
+	n.line, n.at, n.path, n.time, n.isOdd = line, 0, n.path[:0], nil, false
 	if n.skip() != '{' || !n.value(0, 0) || n.skip() != 0 {
 		return errNotRecord
 	}
@@ -64,11 +67,15 @@ func (n *numbers) value(parent, depth int) bool {
 		text, ok := n.text()
 		if string(n.path) == "time" {
 			n.time = text
+		} else if string(n.path) != "hosts/slowest" {
+			n.isOdd = true
 		}
 		return ok
 	case 't':
+		n.isOdd = true
 		return n.word("true")
 	case 'f':
+		n.isOdd = true
 		return n.word("false")
 	case 'n':
 		if !n.word("null") {
@@ -83,7 +90,7 @@ func (n *numbers) value(parent, depth int) bool {
 	}
 	x, err := strconv.ParseFloat(string(n.line[from:n.at]), 64)
 	if errors.Is(err, strconv.ErrRange) {
-		x, err = math.NaN(), nil
+		x, err, n.isOdd = math.NaN(), nil, true
 	}
 	if err != nil {
 		return false

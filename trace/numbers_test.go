@@ -1,4 +1,4 @@
-package serve
+package trace
 
 import (
 	"encoding/json"
@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/millrace/millrace/trace"
 )
 
 // namesOf reads a line by encoding/json, the reference of numbers.
@@ -59,10 +57,10 @@ var equalNumbers = cmp.Comparer(func(a, b float64) bool { return a == b || math.
 // A record is read as encoding/json reads it, whatever it has.
 func TestNumbers(t *testing.T) {
 	loss, wait, ended := 2.5, 1e-9, "2026-01-31T12:00:00Z"
-	m := trace.Metrics{Step: 12, Loss: math.NaN(), GradNorm: math.Inf(1), LearningRate: 1e-5, Tokens: 1 << 50,
-		Lanes: trace.Lanes{1, 2, 3, 4, 5, 6, 7, 8}, Devices: make([]trace.DeviceSeconds, 2), EvalLoss: &loss,
-		WriteWaitSec: &wait, Time: &ended, Experts: &trace.Experts{Busiest: []float64{0.5, 0.25}, Unused: []int{1, 0}},
-		Hosts:     &trace.Hosts{StepSec: []float64{1, 2}, Slowest: `a"b\`, Lanes: make([]trace.Lanes, 2)},
+	m := Metrics{Step: 12, Loss: math.NaN(), GradNorm: math.Inf(1), LearningRate: 1e-5, Tokens: 1 << 50,
+		Lanes: Lanes{1, 2, 3, 4, 5, 6, 7, 8}, Devices: make([]DeviceSeconds, 2), EvalLoss: &loss,
+		WriteWaitSec: &wait, Time: &ended, Experts: &Experts{Busiest: []float64{0.5, 0.25}, Unused: []int{1, 0}},
+		Hosts:     &Hosts{StepSec: []float64{1, 2}, Slowest: `a"b\`, Lanes: make([]Lanes, 2)},
 		Objective: map[string]float64{"rewards/margins": -0.5, "eval_kl": math.NaN(), `a"b<é`: 7}}
 	record, err := json.Marshal(m)
 	if err != nil {
