@@ -113,8 +113,9 @@ type Config struct {
 	// The weight of a loss that is least if a model's experts are chosen equally often, in addition to the loss of
 	// tokens; Hugging Face models are trained with 0.001 to 0.02. 0: there is no such loss.
 	RouterAuxLossCoef float64 `yaml:"router_aux_loss_coef,omitempty" resume:"listed" saved:"router_aux_loss_coef"`
-	// Adds the norm of each layer's gradient, before clipping, to [the records of steps](metrics.md#metricsjsonl). It
-	// costs nothing.
+	// Adds the norm of each layer's gradient, before clipping, to [the records of steps](metrics.md#metricsjsonl), which
+	// costs nothing, and to that after a save the norms of its weights and of their latest update, for which the
+	// weights and moments of the checkpoint are read once.
 	LayerNorms bool `yaml:"layer_norms,omitempty" resume:"free"`
 	// Decides everything random: the order of the data, held-out documents, and weights with `init: random`.
 	Seed uint64 `yaml:"seed" default:"42" resume:"fixed" saved:"seed"`

@@ -116,11 +116,15 @@ func (r *execution) draw(part int, first int64) device.Draw {
 // updateRun updates parameters of one group that share a rule of decay; of are their vectors.
 func (r *execution) updateRun(s device.Stream, of [store.Kinds]device.Mat, decay bool, group int, d device.Draw,
 	tally device.Mem) {
-	u := r.update
+	r.rule.Update(s, &of, r.update.Scalars(group, r.update.clip, decay), d, tally)
+}
+
+// Scalars are the numbers by which the update changes parameters of a group; clip is the scale of the gradients, and
+// decay says whether weight decay applies to them.
+func (u *Update) Scalars(group int, clip float64, decay bool) device.AdamWScalars {
 	constants, lr := u.AdamW, u.LR
 	if group > 0 && group <= len(u.Groups) {
 		lr, constants.WeightDecay = u.Groups[group-1].LR, u.Groups[group-1].WeightDecay
 	}
-	scalars := constants.Scalars(u.Step-u.Idle, lr, u.clip, decay)
-	r.rule.Update(s, &of, scalars, d, tally)
+	return constants.Scalars(u.Step-u.Idle, lr, clip, decay)
 }

@@ -185,7 +185,12 @@ func TestPoliciesAreRefused(t *testing.T) {
 	}
 	for want, change := range map[string]func(c *runfile.Config){
 		"has no held-out loss: remove eval.datasets and val_size": func(c *runfile.Config) { c.ValSize = 2 },
-		"overlong is split, and half of an answer has no reward":  func(c *runfile.Config) { c.Overlong = "split" },
+		"policy learns from rewards, and has no held-out loss: ": func(c *runfile.Config) { // by name, too
+			held := c.Datasets[0]
+			held.EvalSet = "task"
+			c.Eval = runfile.Eval{Every: 2, Datasets: []data.Source{held}}
+		},
+		"overlong is split, and half of an answer has no reward": func(c *runfile.Config) { c.Overlong = "split" },
 	} {
 		c := rolloutConfig(t)
 		change(c)

@@ -58,6 +58,7 @@ type Run struct {
 	steps      int              // done, since the model's own weights
 	skipped    int              // of them, whose gradient norm was not finite
 	untargeted int              // of them, in which no token counted in the loss
+	updated    stream.Update    // of the latest step; Step 0: it updated nothing, or this process did no step
 	bad        int64            // number of weights that became infinite or NaN
 
 	hasGradients bool // the store has those of the latest batch
@@ -201,7 +202,8 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 	}
 	r.took(b)
 	r.bad, r.hasGradients = r.bad+res.BadWeights, true
-	if res.Skipped {
+	if r.updated = u; res.Skipped {
+		r.updated = stream.Update{}
 		r.skipped++
 	}
 	return res, nil
@@ -221,6 +223,7 @@ func (r *Run) took(b *stream.Batch) {
 // pass counts a step on a batch in which no position counts in the loss. It changes nothing.
 func (r *Run) pass(b *stream.Batch) {
 	r.took(b)
+	r.updated = stream.Update{}
 	r.untargeted++
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/console"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/store"
+	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
 )
@@ -48,6 +49,9 @@ type saver struct {
 	to       *checkpoint.Directory // on the host that leads
 	step     int
 	manifest checkpoint.Manifest
+	update   stream.Update // that made its weights; Step 0: none did in this process
+
+	norms map[string]float64 // of the weights that the latest save has, for the next record; nil: none is due
 
 	saved   int       // the latest step that is saved
 	path    string    // of its checkpoint; empty: no checkpoint
@@ -148,6 +152,7 @@ func (s *saver) start(isHealthy bool) error {
 	case err != nil:
 		s.fail(step, err)
 	default:
+		s.update = s.run.updated
 		s.run.session.Engine.Save(s.handOver)
 	}
 	return nil
@@ -245,10 +250,27 @@ func (s *saver) commit(ctx context.Context) error {
 	s.stall += time.Since(begin)
 	s.writer, s.saved, s.path, s.tries, s.best = nil, s.step, path, 0, s.manifest.Best
 	env.Tell(Saved{s.saved, s.path})
+	if s.run.config.LayerNorms && s.saved < s.run.steps { // a record follows
+		s.measure(ctx)
+	}
 	if s.manifest.UnhealthySteps == 0 { // otherwise what is older may be what to go back to
 		s.prune(ctx)
 	}
 	return nil
+}
+
+// measure has the norms of the layers of the newest checkpoint. The other hosts wait for the one that leads.
+func (s *saver) measure(ctx context.Context) {
+	env := s.run.env
+	_ = env.Together(ctx, func(ctx context.Context) (err error) { // where a host is lost, the next step says which
+		if !env.Cluster.Leads() {
+			return nil
+		}
+		if s.norms, err = s.run.layerNorms(ctx, s.path, &s.update); err != nil && ctx.Err() == nil {
+			env.WarnOf(fmt.Errorf("the norms of layers are not measured: %w", err))
+		}
+		return nil
+	})
 }
 
 // prune removes the checkpoints that are not kept. That may take as long as to read those that are: the other hosts

@@ -108,28 +108,9 @@ func (t *trainer) compute(ctx context.Context, step int, batch *stream.Batch, m 
 	}
 	t.health.note(res.Skipped, m.Loss)
 	t.saves.end(ctx, t.health.unhealthy)
+	maps.Copy(m.Objective, t.saves.norms)
+	t.saves.norms = nil
 	return nil
-}
-
-// addLayerNorms gives a record the norms of the layers' gradients, of squares by part.
-func (t *trainer) addLayerNorms(m *trace.Metrics, squares []float64) {
-	of := make([]float64, t.plan.Model.Layers())
-	for part, square := range squares {
-		of[t.plan.Model.Parts[part].Layer] += square
-	}
-	if m.Objective == nil {
-		m.Objective = map[string]float64{}
-	}
-	for layer, square := range of {
-		name := fmt.Sprint("block_", layer)
-		switch layer {
-		case 0:
-			name = "embedding"
-		case len(of) - 1:
-			name = "head"
-		}
-		m.Objective[trace.LayersPrefix+name+"/grad_norm"] = math.Sqrt(square)
-	}
 }
 
 // measure completes a step's metrics with what it took, and returns how long the run is to wait to stay below

@@ -35,7 +35,7 @@ var rooms = []room{
 	{"device", []string{"device/..."}, 18160},
 	{"cmd", []string{"cmd/..."}, 5650},
 	{"runfile", []string{"runfile/..."}, 6880},
-	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6150},
+	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6170},
 	{"objective", []string{"objective"}, 3120},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace/...", "vfs", "internal/..."}, 9490},
 	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5440},
