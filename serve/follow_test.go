@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/trace"
 )
@@ -172,5 +173,28 @@ func TestManySteps(t *testing.T) {
 	doc := ask(t, tab, asked{to: 1 << 40, points: 2000})
 	if tab.bytes > 2<<20 || tab.each < 4 || len(doc.Steps) < 1000 || doc.Steps[len(doc.Steps)-1] != 200_000 {
 		t.Errorf("%d bytes, %d records in an entry, %d points", tab.bytes, tab.each, len(doc.Steps))
+	}
+}
+
+// Watchers are told at most as often as a machine that trains can answer all of them: 200 of them each ten seconds.
+func TestEventsOfManyWatchers(t *testing.T) {
+	e := events{changed: make(chan struct{})}
+	e.watch(200)
+	told := func(after time.Duration, revision int64) bool {
+		_, changed := e.latest()
+		e.publish(now.Add(after), map[string]int64{"r1": revision})
+		select {
+		case <-changed:
+			return true
+		default:
+			return false
+		}
+	}
+	if !told(0, 1) || told(time.Second, 2) || told(9*time.Second, 3) || !told(10*time.Second, 3) || told(30*time.Second, 3) {
+		t.Error("events are not ten seconds apart, or one that says nothing new was sent")
+	}
+	e.watch(-190)
+	if !told(31*time.Second, 4) || !told(32*time.Second, 5) {
+		t.Error("ten watchers are not told each second")
 	}
 }

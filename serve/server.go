@@ -147,14 +147,14 @@ func (s *Server) readMore() (more bool) {
 }
 
 // tell has watchers know which runs have changed.
-func (s *Server) tell() {
+func (s *Server) tell(now time.Time) {
 	revisions := map[string]int64{}
 	for _, r := range s.all() {
 		r.mu.Lock()
 		revisions[r.id] = r.revision
 		r.mu.Unlock()
 	}
-	s.events.publish(revisions)
+	s.events.publish(now, revisions)
 }
 
 // follow looks for changes until the context ends.
@@ -177,7 +177,7 @@ func (s *Server) follow(ctx context.Context) {
 				more = s.readMore()
 			}
 		}
-		s.tell()
+		s.tell(time.Now())
 		if isTime {
 			continue
 		}

@@ -1,6 +1,7 @@
 "use strict";
 // heat draws numbers that each layer has, as a map: steps from left to right, layers from top to bottom, the value as
-// brightness. It is of the run that is looked at, and its columns are fetched when it is opened.
+// brightness. It is of the run that is looked at, and its columns are fetched when it is opened. The numbers of a layer
+// that the user chooses are curves, of all drawn runs.
 const heat = (() => {
   const mostLayers = 160;
   const stripe = 12; // pixels of a layer, at most
@@ -10,8 +11,8 @@ const heat = (() => {
 
   const kinds = [
     { title: "Gradient norm by layer", of: /^layers\/(.+)\/grad_norm$/, isLog: true },
-    { title: "Update to weight by layer", of: /^layers\/(.+)\/update_ratio$/, isLog: true },
-    { title: "Norm of weights by layer", of: /^layers\/(.+)\/weight_norm$/, isLog: true },
+    { title: "Update to weight by layer", of: /^layers\/(.+)\/update_ratio$/, isLog: true, isHeld: true },
+    { title: "Norm of weights by layer", of: /^layers\/(.+)\/weight_norm$/, isHeld: true },
     { title: "Busiest expert by layer", of: /^experts\/(.+)\/busiest$/, isPercent: true },
     { title: "Entropy of experts' loads by layer", of: /^experts\/(.+)\/entropy$/ },
     { title: "Experts without a token by layer", of: /^experts\/(.+)\/unused$/ },
@@ -21,6 +22,9 @@ const heat = (() => {
   let parent = null;
   let isOpen = false;
   const picker = dom.make("p", { class: "note" });
+  const chooser = dom.make("select", { id: "layer", onchange: () => choose(chooser.value) });
+  const curvesGrid = dom.make("div", { class: "grid" });
+  const plotOf = new Map(); // of the chosen layer, from a column to its Plot
 
   // layersOf lists the layers of one kind, in the order of the model.
   function layersOf(run, kind) {
@@ -38,12 +42,14 @@ const heat = (() => {
     isOpen = open;
     if (!open) {
       maps = [];
+      choose("");
       grid.replaceChildren();
       return;
     }
     if (!maps.length) {
       maps = kinds.map((kind) => mapOf(kind));
-      grid.replaceChildren(picker, ...maps.map((m) => m.element));
+      grid.replaceChildren(picker, ...maps.map((m) => m.element),
+        dom.make("p", { class: "toolbar" }, dom.make("label", { for: "layer", text: "Curves of layer" }), chooser), curvesGrid);
     }
   }
 
@@ -68,12 +74,57 @@ const heat = (() => {
     }
     dom.say(picker, `Of ${store.nameOf(run)}. Brighter is more.`);
     maps.forEach((m) => draw(m, run));
+    offer([...new Set(kinds.flatMap((kind) => layersOf(run, kind).map((l) => l.name)))]);
+    arrange(drawn.map(store.run));
+  }
+
+  // offer lists the layers that curves can be drawn of.
+  function offer(names) {
+    if ([...chooser.options].slice(1).map((o) => o.value).join() !== names.join()) {
+      const chosen = chooser.value;
+      chooser.replaceChildren(dom.make("option", { value: "", text: "none" }), ...names.map((name) => dom.make("option", { value: name, text: name })));
+      chooser.value = names.includes(chosen) ? chosen : "";
+    }
+  }
+
+  function choose(name) {
+    chooser.value = name;
+    update();
+    if (!name) {
+      arrange([]);
+    }
+  }
+
+  // arrange makes a chart of each number that runs have of the chosen layer, and keeps those that are there.
+  function arrange(runs) {
+    const wanted = new Map();
+    for (const kind of chooser.value ? kinds : []) {
+      const column = runs.flatMap((r) => r?.columns ?? []).find((c) => kind.of.exec(c)?.[1] === chooser.value);
+      if (column) {
+        wanted.set(column, kind);
+      }
+    }
+    for (const [column, plot] of plotOf) {
+      if (!wanted.has(column)) {
+        plot.remove();
+        plotOf.delete(column);
+      }
+    }
+    for (const [column, kind] of wanted) {
+      if (!plotOf.has(column)) {
+        const title = kind.title.replace("by layer", "of " + chooser.value);
+        const line = { column, name: "", isLinked: true };
+        plotOf.set(column, new plots.Plot({ id: column, title, unit: "", log: kind.isLog, times: kind.isPercent ? 100 : 1, lines: () => [line] }));
+        curvesGrid.append(plotOf.get(column).element);
+      }
+      plotOf.get(column).update();
+    }
   }
 
   function draw(m, run) {
     m.layers = layersOf(run, m.kind);
     m.element.hidden = !m.layers.length;
-    m.rows = m.layers.map((l) => store.column(run.id, l.column)).map((c) => (c && !c.isSparse ? c : null));
+    m.rows = m.layers.map((l) => known(store.column(run.id, l.column), m.kind.isHeld));
     const values = m.rows.flatMap((c) => (c ? c.mean : [])).filter((v) => v !== null && (!m.kind.isLog || v > 0));
     const width = Math.max(200, m.element.clientWidth - 24);
     const row = Math.max(3, Math.min(stripe, Math.floor(320 / Math.max(1, m.layers.length))));
@@ -108,6 +159,13 @@ const heat = (() => {
     if (!m.isTold) {
       dom.say(m.text, `${m.layers[0].name} (top) to ${m.layers.at(-1).name} (bottom), steps ${units.whole(from)} to ${units.whole(to)}`);
     }
+  }
+
+  // known has the steps of a column and its values. One that only steps after a save have holds since the one before.
+  function known(c, isHeld) {
+    const all = c?.isSparse ? { steps: c.at, mean: c.values } : c;
+    const has = all && isHeld ? all.mean.map((v) => v !== null) : [];
+    return has.includes(false) ? { steps: all.steps.filter((_, i) => has[i]), mean: all.mean.filter((_, i) => has[i]) } : all;
   }
 
   const write = (m, v) => (m.kind.isPercent ? units.percent(v) : units.significant(v, 3));

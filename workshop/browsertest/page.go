@@ -304,6 +304,28 @@ func (p *Page) Picture() []byte {
 	return png
 }
 
+// Usage holds the counts of a page.
+type Usage struct {
+	ScriptMiB        float64 // memory of its scripts
+	Nodes, Listeners int     // of its document
+}
+
+// Usage returns what the page holds after a collection of garbage.
+func (p *Page) Usage() Usage {
+	p.t.Helper()
+	var heap struct {
+		Bytes float64 `json:"usedSize"`
+	}
+	var counts struct {
+		Nodes     int `json:"nodes"`
+		Listeners int `json:"jsEventListeners"`
+	}
+	p.ask("HeapProfiler.collectGarbage", nil, nil)
+	p.ask("Runtime.getHeapUsage", nil, &heap)
+	p.ask("Memory.getDOMCounters", nil, &counts)
+	return Usage{heap.Bytes / (1 << 20), counts.Nodes, counts.Listeners}
+}
+
 // Reload loads the page again.
 func (p *Page) Reload() {
 	p.t.Helper()
