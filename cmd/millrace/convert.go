@@ -17,7 +17,7 @@ import (
 )
 
 type convertCmd struct {
-	File  string `arg:"" complete:"FILE" name:"train.yaml" help:"File of LLaMA-Factory, Axolotl, TRL, or Hugging Face's TrainingArguments; YAML or JSON."`
+	File  string `arg:"" complete:"FILE" name:"train.yaml" help:"File of LLaMA-Factory, Axolotl, TRL, verl, or Hugging Face's TrainingArguments; YAML, JSON, or a script that starts TRL or verl."`
 	Out   string `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
 	JSON  bool   `help:"Print settings, keys left out and open decisions as JSON."`
 	Force bool   `help:"Write a run file even of what Millrace cannot train, such as a model with experts or a preference loss."`
@@ -31,6 +31,7 @@ the list of all keys.
 Examples:
 
   millrace convert examples/train_full/llama3_full_sft.yaml run.yaml
+  millrace convert examples/grpo_trainer/run_qwen3-8b.sh run.yaml
   millrace convert axolotl.yml | less`
 }
 

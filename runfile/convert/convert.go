@@ -1,4 +1,5 @@
-// Package convert makes a run file of a training file of LLaMA-Factory, Axolotl, TRL or Hugging Face's Trainer.
+// Package convert makes a run file of a training file of LLaMA-Factory, Axolotl, TRL, verl or Hugging Face's Trainer,
+// or of a shell script that gives TRL or verl its settings.
 //
 //   - [File] converts one; [Result] is the run file and what was said about it.
 //
@@ -14,11 +15,13 @@
 package convert
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/runfile/othertrainers"
 )
@@ -32,6 +35,7 @@ const (
 	LLaMAFactoryV1 Tool = "LLaMA-Factory v1" // its own keys: train_dataset, peft_config, dist_config, ...
 	Axolotl        Tool = "Axolotl"
 	TRL            Tool = "TRL"
+	Verl           Tool = "verl"
 	HFTrainer      Tool = "Hugging Face Trainer"
 )
 
@@ -62,13 +66,24 @@ type LeftOut struct {
 // File converts a file. Its name is for comments, and may say what a file of TRL is for. It reads the model's
 // directory and a list of data sets if the file names some that exist.
 func File(name string, doc []byte) (*Result, error) {
-	values, err := runfile.Mapping(doc)
+	r, err := translate(name, doc)
 	if err != nil {
 		return nil, err
 	}
-	c := &conversion{name: name, values: values, used: map[string]bool{}, decided: map[string]bool{},
-		dismissed: map[string]string{}}
-	if c.result.Tool, err = toolOf(values); err != nil {
+	config, err := runfile.Parse([]byte(r.RunFile))
+	if err == nil {
+		_, err = config.Objective.Open()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a value of the file is not one that Millrace takes: %w", err)
+	}
+	return r, nil
+}
+
+// translate converts a file. Nothing has read the run file yet.
+func translate(name string, doc []byte) (*Result, error) {
+	c := &conversion{name: name, used: map[string]bool{}, decided: map[string]bool{}, dismissed: map[string]string{}}
+	if err := c.read(doc); err != nil {
 		return nil, err
 	}
 	c.usual = usualOf[c.result.Tool]
@@ -79,19 +94,49 @@ func File(name string, doc []byte) (*Result, error) {
 	slices.SortStableFunc(c.result.Settings, func(a, b Setting) int { return runfile.Order(a.Key) - runfile.Order(b.Key) })
 	c.leaveOut()
 	c.result.RunFile = c.result.text(name)
-	config, err := runfile.Parse([]byte(c.result.RunFile))
-	if err == nil {
-		_, err = config.Objective.Open()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("a value of the file is not one that Millrace takes: %w", err)
-	}
 	return &c.result, nil
+}
+
+// read reads the settings of the file, and tells whose they are.
+func (c *conversion) read(doc []byte) (err error) {
+	if isScript(c.name, doc) {
+		var s *script
+		if c.values, c.program, s = readScript(doc); len(c.values) == 0 {
+			return errors.New("no command in this script has settings: name one that starts verl, with words such as " +
+				"data.train_batch_size=64, or a script of TRL, with words such as --learning_rate 1e-6")
+		}
+		unknown, unsure := s.undecided()
+		if len(unknown) > 0 {
+			c.decide(nil, "the script does not say what %s is: write that out in the values below", plainList(unknown))
+		}
+		if len(unsure) > 0 {
+			c.decide(nil, "the script sets %s in branches, of which the last one is taken: compare the values below",
+				plainList(unsure))
+		}
+		if s.others > 0 {
+			c.decide(nil, "the script has %s with settings, and this is the one with most",
+				spelling.Count(s.others+1, "command"))
+		}
+	} else if c.values, err = runfile.Mapping(doc); err != nil {
+		return err
+	}
+	if hasDots := func(key string) bool { return strings.Contains(key, ".") }; c.program != "" && !isVerl(c.values) &&
+		slices.ContainsFunc(slices.Collect(maps.Keys(c.values)), hasDots) {
+		return errors.New("this script has settings of Hydra, and none of actor_rollout_ref: of verl, convert reads its " +
+			"reinforcement learning; name a script of that")
+	}
+	if isVerl(c.values) {
+		c.values, c.result.Tool = flatVerl(c.values), Verl
+		return nil
+	}
+	c.result.Tool, err = toolOf(c.values)
+	return err
 }
 
 // conversion is a file on its way.
 type conversion struct {
 	name      string // the file's
+	program   string // that a script starts; empty: the file is no script
 	values    map[string]any
 	used      map[string]bool   // keys that were looked at
 	decided   map[string]bool   // keys that something is to be decided about
@@ -99,6 +144,7 @@ type conversion struct {
 	usual     usual             // what the trainer does where the file is silent
 	family    string            // the model's model_type; empty if it is not known
 	goal      goal
+	loop      loop
 	result    Result
 }
 

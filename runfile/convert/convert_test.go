@@ -29,7 +29,8 @@ func TestFiles(t *testing.T) {
 	for name, tool := range map[string]Tool{"llamafactory.yaml": LLaMAFactory, "llamafactory-lora.yaml": LLaMAFactory,
 		"axolotl.yml": Axolotl, "trainer.json": HFTrainer, "trl.yaml": TRL, "llamafactory-v1.yaml": LLaMAFactoryV1,
 		"llamafactory-dpo.yaml": LLaMAFactory, "axolotl-orpo.yml": Axolotl, "axolotl-kto.yml": Axolotl, "trl-dpo.yaml": TRL,
-		"simpo.yaml": TRL} {
+		"simpo.yaml": TRL, "trl-grpo.yaml": TRL, "trl-rloo.yaml": TRL, "trl-gspo.sh": TRL, "verl-dapo.sh": Verl,
+		"verl.yaml": Verl} {
 		t.Run(name, func(t *testing.T) {
 			doc := read(t, name)
 			r, err := File(name, doc)
@@ -48,7 +49,7 @@ func TestFiles(t *testing.T) {
 			if d := cmp.Diff(string(read(t, name+".golden")), r.RunFile); d != "" {
 				t.Errorf("-want +got; after a change that is meant, run go test ./runfile/convert -update\n%s", d)
 			}
-			everyKeyIsSaid(t, doc, r)
+			everyKeyIsSaid(t, name, doc, r)
 			if !slices.IsSortedFunc(r.Settings, func(a, b Setting) int { return runfile.Order(a.Key) - runfile.Order(b.Key) }) {
 				t.Errorf("the settings are not in the order of the keys of a run file: %+v", r.Settings)
 			}
@@ -71,13 +72,13 @@ func TestSections(t *testing.T) {
 }
 
 // everyKeyIsSaid finds keys of the input that the result is silent about.
-func everyKeyIsSaid(t *testing.T, doc []byte, r *Result) {
+func everyKeyIsSaid(t *testing.T, name string, doc []byte, r *Result) {
 	t.Helper()
-	values, err := runfile.Mapping(doc)
-	if err != nil {
+	c := &conversion{name: name, decided: map[string]bool{}}
+	if err := c.read(doc); err != nil {
 		t.Fatal(err)
 	}
-	for key := range values {
+	for key := range c.values {
 		if !strings.Contains(r.RunFile, plainWord(key)) {
 			t.Errorf("nothing is said of %s", key)
 		}
@@ -131,7 +132,7 @@ func TestRefusals(t *testing.T) {
 func FuzzFile(f *testing.F) {
 	for _, name := range []string{"llamafactory.yaml", "llamafactory-lora.yaml", "llamafactory-v1.yaml", "axolotl.yml",
 		"trainer.json", "trl.yaml", "llamafactory-dpo.yaml", "axolotl-orpo.yml",
-		"axolotl-kto.yml", "trl-dpo.yaml", "simpo.yaml"} {
+		"axolotl-kto.yml", "trl-dpo.yaml", "simpo.yaml", "trl-grpo.yaml", "verl.yaml", "trl-gspo.sh", "verl-dapo.sh"} {
 		f.Add(read(f, name))
 	}
 	f.Add([]byte("base_model: \"a # b\"\ndatasets: [{path: \"x: y\", type: {field_output: \"}\"}}, 3, text]\n" +

@@ -24,6 +24,9 @@ func (c *conversion) datasets() {
 	}
 	c.set("datasets", sets.yaml(""), from, "%s", how)
 	c.prompts()
+	if c.goal.kind == rewarded {
+		return // it has no held-out data
+	}
 	held, heldFrom := c.held()
 	key, v := c.take("val_size", "val_set_size", "test_split_size")
 	if mixture, _ := c.values["dataset_mixture"].(map[string]any); key == "" && !isNothing(c.evalStrategy()) {
@@ -105,6 +108,10 @@ func (c *conversion) sources() (all entries, from []string) {
 		return c.listedByV1(c.take("train_dataset"))
 	case TRL:
 		return c.namedForTRL("dataset_train_split", "train")
+	case Verl:
+		filesKey, files := c.take("data.train_files")
+		promptKey, prompt := c.take("data.prompt_key")
+		return entriesOfPrompts(list(files), cmp.Or(textOf(prompt), "prompt")), given(filesKey, promptKey)
 	case LLaMAFactory:
 		key, v := c.take("dataset")
 		dirKey, dir := c.take("dataset_dir")

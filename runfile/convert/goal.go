@@ -16,10 +16,13 @@ type goal struct {
 	from  []string // keys of the file
 	how   []string
 	given map[string]float64 // numbers among the parts
+
+	isRLOO bool // of TRL's two trainers that learn from rewards, the one of RLOO
 }
 
 // noRewards is why files with rewards are refused.
-const noRewards = "Millrace trains on texts and on preferences, reward models too, and does not learn from rewards"
+const noRewards = "of trainings with rewards convert knows GRPO and RLOO of TRL, and verl's; docs/rl.md says how to " +
+	"write others, with objective: {type: policy}"
 
 // olderLayout says how to write pairs of LLaMA-Factory's layout v1, whose files do not say what they train.
 const olderLayout = "write a file with stage: rm, of which convert makes objective: {type: reward}"
@@ -38,6 +41,8 @@ func (c *conversion) dataType() data.Type {
 		return ""
 	case "kto":
 		return data.Binary
+	case rewarded:
+		return promptsType
 	}
 	return data.Preference
 }
@@ -68,6 +73,8 @@ func (c *conversion) judgeGoal() {
 		}
 	case TRL:
 		c.goalOfTRL()
+	case Verl:
+		c.goal.kind = rewarded
 	}
 }
 
@@ -105,6 +112,13 @@ var (
 	keysOfPreferences = []string{"beta", "max_prompt_length", "precompute_ref_log_probs", "sync_ref_model"}
 )
 
+// Keys and losses that the scripts of GRPO and RLOO alone have.
+var (
+	keysOfRewards = []string{"reward_funcs", "num_generations", "scale_rewards", "steps_per_generation", "num_iterations",
+		"normalize_advantages", "reward_clip_range"}
+	lossesOfGRPO = []string{"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"}
+)
+
 // goalOfTRL tells the goal by keys that one script has, by names of losses, and by words in the names that the file and
 // its output have: the command says which script reads the file, and the file does not.
 func (c *conversion) goalOfTRL() {
@@ -112,6 +126,9 @@ func (c *conversion) goalOfTRL() {
 	loss := strings.Join(list(c.values["loss_type"]), ",")
 	word := c.goalWord()
 	switch {
+	case has(keysOfRewards...), slices.Contains(lossesOfGRPO, loss), word == "grpo", word == "rloo":
+		c.goal.kind = rewarded
+		c.goal.isRLOO = word == "rloo" || has("normalize_advantages", "reward_clip_range")
 	case loss == "nll" || loss == "chunked_nll" || loss == "dft" || has(keysOfSFT...) && loss == "":
 		if loss != "dft" {
 			c.dismiss(withoutKey, "loss_type")
@@ -143,7 +160,8 @@ func (c *conversion) goalOfTRL() {
 // goalWord is the first word about the goal in the names of the file, its output and its directories; empty if there is
 // none.
 func (c *conversion) goalWord() string {
-	names := []string{filepath.Base(c.name), c.textAt("output_dir"), c.textAt("run_name"), c.textAt("hub_model_id")}
+	names := []string{c.program, filepath.Base(c.name), c.textAt("output_dir"), c.textAt("run_name"),
+		c.textAt("hub_model_id")}
 	for dir, n := filepath.Dir(c.name), 0; n < 3; n++ {
 		names, dir = append(names, filepath.Base(dir)), filepath.Dir(dir)
 	}

@@ -121,7 +121,8 @@ var refusedPlugins = map[string]string{
 
 // judgeModel asks package model whether it has the family of the model.
 func (c *conversion) judgeModel() {
-	key, v := c.take("model_name_or_path", "base_model", "model_name", "model_id", "model")
+	key, v := c.take("model_name_or_path", "base_model", "model_name", "model_id", "model",
+		"actor_rollout_ref.model.path")
 	name := textOf(v)
 	if name == "" {
 		return
@@ -209,11 +210,12 @@ func (c *conversion) saidTypes() (all []saidType) {
 }
 
 // imageWords are of data sets with images, videos or sound.
-var imageWords = regexp.MustCompile(`(^|[^a-z])(mllm|llava|multimodal|vqa|vsft|rlhf_v|webvid|librispeech)($|[^a-z])`)
+var imageWords = regexp.MustCompile(
+	`(^|[^a-z])(mllm|llava|geo3k|geometry3k|multimodal|vqa|vsft|rlhf_v|webvid|librispeech)($|[^a-z])`)
 
 // judgeData finds data that are not text.
 func (c *conversion) judgeData() {
-	for _, key := range []string{"dataset", "train_dataset", "dataset_name", "datasets"} {
+	for _, key := range []string{"dataset", "train_dataset", "dataset_name", "datasets", "data.train_files"} {
 		for _, set := range setNames(c.values[key]) {
 			if imageWords.MatchString(strings.ToLower(set)) {
 				c.cannot([]string{key}, "%s has %s, by its name with images or sound: Millrace trains on text only", key,

@@ -12,7 +12,8 @@ import (
 
 func (c *conversion) model() {
 	revisionKey, revision := c.take("model_revision", "revision_of_model")
-	if key, v := c.take("model_name_or_path", "base_model", "model_name", "model_id", "model"); key != "" {
+	if key, v := c.take("model_name_or_path", "base_model", "model_name", "model_id", "model",
+		"actor_rollout_ref.model.path"); key != "" {
 		name, from := textOf(v), []string{key}
 		if at := textOf(revision); revisionKey != "" && at != "" && at != "main" {
 			if repo, isHub := hub.Parse(hub.Model, name); isHub && repo.Revision == hub.Main {
@@ -95,6 +96,13 @@ func (c *conversion) adapters() string {
 			return ""
 		}
 		return said("adapter")
+	case Verl:
+		for _, key := range []string{"actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"} {
+			if !isOff(c.values[key]) {
+				return said(key)
+			}
+		}
+		return ""
 	case TRL:
 		if isOn(c.values["use_peft"]) {
 			return said("use_peft")
@@ -155,6 +163,13 @@ func (c *conversion) kwargs() {
 			c.dismiss("chat templates that know it do that without it", key)
 		default:
 			all[name], from = v, append(from, key)
+		}
+	}
+	const template = "data.apply_chat_template_kwargs."
+	for _, key := range slices.Sorted(maps.Keys(c.values)) {
+		if name, isOf := strings.CutPrefix(key, template); isOf && c.result.Tool == Verl {
+			c.take(key)
+			all[name], from = c.values[key], append(from, key)
 		}
 	}
 	key, v := c.take("chat_template_kwargs")

@@ -68,6 +68,9 @@ func (c *conversion) objective() {
 		c.dismissGoalKeys()
 		return
 	}
+	if c.goal.kind == rewarded {
+		return // with the loop
+	}
 	names := keysOfGoal[c.result.Tool]
 	c.goal.part("type", c.goal.kind)
 	switch c.goal.kind {

@@ -7,7 +7,9 @@ import (
 
 // output makes the settings of evaluation, of saving and of the directory.
 func (c *conversion) output() {
-	c.evaluation()
+	if c.goal.kind != rewarded {
+		c.evaluation()
+	}
 	c.saving()
 	if key, v := c.take("output_dir"); key != "" {
 		c.set("output_dir", scalar(textOf(v)), []string{key}, "")

@@ -24,7 +24,7 @@ func (c *conversion) rate() {
 		}
 		x, _ = number(usual)
 		how = fmt.Sprintf("the file does not say; %s has %s", c.result.Tool, usual)
-		if c.result.Tool != TRL && c.result.Tool != LLaMAFactoryV1 {
+		if c.result.Tool != TRL && c.result.Tool != Verl && c.result.Tool != LLaMAFactoryV1 {
 			c.decide(given(key), "learning_rate: the file does not say")
 		}
 	}
@@ -40,7 +40,7 @@ func (c *conversion) rate() {
 	c.set("learning_rate", numeral(x), given(key), "%s", how)
 	c.schedule(old, x)
 	steps, n := c.takeFor("warmup_steps")
-	ratio, r := c.take("warmup_ratio")
+	ratio, r := c.take("warmup_ratio", verlActor+"optim.lr_warmup_steps_ratio")
 	x, isSteps := number(n)
 	share, isRatio := number(r)
 	switch {
@@ -71,7 +71,7 @@ func (c *conversion) comparedRate(old float64, adapter string) (rate float64, ho
 	rate = short(min(max(old/10, min(leastComparedRate, old)), mostComparedRate))
 	how = fmt.Sprintf("for an adapter it was %s", numeral(old))
 	c.decide(nil, "learning_rate: the file trains an adapter (%s) with %s. All parameters need a tenth, and with "+
-		"preferences %s to %s is usual, so it is %s", adapter, numeral(old), numeral(leastComparedRate),
+		"preferences and rewards %s to %s is usual, so it is %s", adapter, numeral(old), numeral(leastComparedRate),
 		numeral(mostComparedRate), numeral(rate))
 	return rate, how
 }
@@ -156,7 +156,7 @@ func (c *conversion) floor(schedule, kwargs string, more any, old, rate float64)
 			rest[name] = v
 		}
 	}
-	if key, v := c.take("cosine_min_lr_ratio"); key != "" {
+	if key, v := c.take("cosine_min_lr_ratio", verlActor+"optim.min_lr_ratio"); key != "" {
 		if x, ok := number(v); ok && x > 0 {
 			share, from, how = x, key, numeral(x)+" of learning_rate"
 		}

@@ -40,15 +40,23 @@ func (c *conversion) convert() error {
 	}
 	c.model()
 	c.datasets()
-	c.objective()
-	if err := c.batch(); err != nil {
-		return err
+	if c.goal.kind == rewarded {
+		c.policy()
+	} else {
+		c.objective()
+		if err := c.batch(); err != nil {
+			return err
+		}
+		c.setObjective()
+		c.length()
 	}
-	c.setObjective()
-	c.length()
 	c.rate()
 	c.optimizer()
 	c.precision()
+	if c.result.Tool == Verl {
+		c.outputOfVerl()
+		return nil
+	}
 	c.output()
 	c.trackers()
 	c.samples()
@@ -69,6 +77,15 @@ func (c *conversion) optimizer() {
 	} else if !c.copy("weight_decay", asNumber) {
 		usual := c.usual.weightDecay
 		c.set("weight_decay", usual, nil, "the file does not say; %s has %s", c.result.Tool, usual)
+	}
+	if betas := items(c.values[verlActor+"optim.betas"]); len(betas) == 2 {
+		c.take(verlActor + "optim.betas")
+		if x1, ok := number(betas[0]); ok {
+			if x2, ok := number(betas[1]); ok {
+				c.set("adam_betas", fmt.Sprintf("[%s, %s]", numeral(x1), numeral(x2)), []string{verlActor + "optim.betas"}, "")
+			}
+		}
+		return
 	}
 	b1, v1 := c.take("adam_beta1")
 	b2, v2 := c.take("adam_beta2")

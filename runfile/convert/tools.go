@@ -83,10 +83,12 @@ type usual struct {
 // (ff6d4d1), utils/schemas/ of Axolotl 0.18.0 (067b021), trainer/sft_config.py and base_config.py of TRL
 // 1.10.0.dev0 (f2cd577), which are those of 1.16.0 as well, and training_args.py of transformers 5.23.0. The v1
 // layout of LLaMA-Factory has torch's AdamW, and a rate that stays (v1/core/base_trainer.py).
+// Those of verl are of ppo_trainer.yaml (b178a3c).
 var usualOf = map[Tool]usual{
 	LLaMAFactory:   {2048, false, 8, "3", "5e-5", "linear", "0", false},
 	LLaMAFactoryV1: {2048, false, 1, "3", "1e-4", "constant", "0.01", true},
 	Axolotl:        {512, false, 1, "1", "5e-5", "cosine", "0", true},
 	TRL:            {1024, false, 8, "3", "2e-5", "linear", "0", true},
+	Verl:           {1024, false, 256, "30", "1e-6", "constant", "0.01", true},
 	HFTrainer:      {1024, true, 8, "3", "5e-5", "linear", "0", false},
 }

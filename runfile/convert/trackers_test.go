@@ -41,6 +41,6 @@ func TestTrackers(t *testing.T) {
 		if got != c.reportTo || !strings.Contains(flat, c.says) || strings.Contains(r.RunFile, "secret") {
 			t.Errorf("%s: report_to %q, want %q; no %q in\n%s", name, got, c.reportTo, c.says, r.RunFile)
 		}
-		everyKeyIsSaid(t, []byte(doc), r)
+		everyKeyIsSaid(t, "run.yaml", []byte(doc), r)
 	}
 }

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/data"
@@ -57,7 +58,14 @@ func (c *conversion) namedForTRL(splitKey, usualSplit string) (all entries, from
 // say it are used.
 func (c *conversion) typeForTRL() (typed entry, from []string) {
 	if compared := c.dataType(); compared != "" {
-		return entry{{"type", string(compared)}}, c.goal.from
+		typed, from = entry{{"type", string(compared)}}, c.goal.from
+		if key, v := c.take("dataset_prompt_column"); compared == promptsType && textOf(v) == "prompt" {
+			c.dismiss(withoutKey, key)
+		} else if compared == promptsType && key != "" {
+			typed.add("prompt", textOf(v))
+			from = append(slices.Clone(from), key)
+		}
+		return typed, from
 	}
 	fieldKey, field := c.take("dataset_text_field")
 	onlyCompletion, completion := c.take("completion_only_loss")

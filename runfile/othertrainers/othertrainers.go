@@ -1,6 +1,6 @@
-// Package othertrainers knows the keys of Hugging Face's Trainer, TRL, LLaMA-Factory and Axolotl, and the key of a run
-// file of Millrace for each. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the docs
-// are made from it.
+// Package othertrainers knows the keys of Hugging Face's Trainer, TRL, LLaMA-Factory, Axolotl and verl, and the key of
+// a run file of Millrace for each. The list is data: keys.yaml. Errors of run files, the verb convert and a page of the
+// docs are made from it.
 //
 //   - [Lookup] finds a key of a file, [LookupEntry] one of an entry of its datasets, [For] the keys that one here has.
 //   - [Sections] is the whole list, for the docs.
@@ -78,8 +78,9 @@ func For(use string) (keys []string) {
 	return keys
 }
 
-// find prefers a name to a pattern.
+// find prefers a name to a pattern, and a long pattern to a short one.
 func find(key string, entries bool) (found Row, ok bool) {
+	longest := -1
 	for _, s := range Sections() {
 		if s.Entries != entries {
 			continue
@@ -89,8 +90,9 @@ func find(key string, entries bool) (found Row, ok bool) {
 				if name == key {
 					return r, true
 				}
-				if start, isPattern := strings.CutSuffix(name, "*"); isPattern && strings.HasPrefix(key, start) {
-					found, ok = r, true
+				start, isPattern := strings.CutSuffix(name, "*")
+				if isPattern && strings.HasPrefix(key, start) && len(start) > longest {
+					found, ok, longest = r, true, len(start)
 				}
 			}
 		}

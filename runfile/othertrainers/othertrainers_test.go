@@ -41,7 +41,7 @@ func TestLookup(t *testing.T) {
 		"wandb_whatever":              "leave it out: every step is a record",
 		"lora_r":                      "no key asks for that, and without it all parameters learn to predict the next token: Millrace trains all parameters",
 		"stage":                       "use objective.type (dpo, kto, ",
-		"reward_funcs":                "no key asks for that, ",
+		"reward_funcs":                "use rl.reward (a program, ",
 		"eos_token":                   "leave it out, which changes the result: ",
 		"gradient_accumulation_steps": "use batch_tokens (sequences per device x",
 		"flash_attn":                  "leave it out: the device's driver chooses",
