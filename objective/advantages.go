@@ -18,9 +18,10 @@ const (
 	byWhitening   = "reinforce++" // R - mean, and then whitened over the step
 	byMaxRL       = "maxrl"       // (R - mean) / mean
 	byEach        = "gdpo"        // each reward as with group, then their sum as with batch
+	byCritic      = "gae"         // of each token, by the critic's values: see critic.go
 )
 
-var advantages = []string{byGroup, byBatch, byNone, byLeaveOneOut, byWhitening, byMaxRL, byEach}
+var advantages = []string{byGroup, byBatch, byNone, byLeaveOneOut, byWhitening, byMaxRL, byEach, byCritic}
 
 // Scored has the facts of an answer of a step besides its tokens; NaN stands for an unknown number.
 type Scored struct {
@@ -97,10 +98,17 @@ func (o *ofPolicy) Advantages(answers []Scored, names []string) ([]Rollout, map[
 		if all[i].Unscored || math.IsNaN(all[i].Advantage) {
 			all[i].Advantage = 0
 		}
-		if given := answers[i].Advantage; !math.IsNaN(given) {
+		switch given := answers[i].Advantage; {
+		case o.of.criticized && !math.IsNaN(given):
+			return nil, nil, fmt.Errorf("an answer of group %d has an advantage, and the loss %s makes its own of values: give "+
+				"rewards alone, or take another loss", answers[i].Group, o.of.name)
+		case !math.IsNaN(given):
 			all[i] = Rollout{Advantage: given}
 		}
 		all[i].Masked = o.settings.MaskTruncated && answers[i].Ends == CutOff
+		if o.of.criticized && !all[i].Unscored {
+			all[i].Reward = rewards[i]
+		}
 		if !isFinite(all[i].Advantage) {
 			return nil, nil, fmt.Errorf("an answer of group %d has the advantage %v: rewards are too large for 64 bits",
 				answers[i].Group, all[i].Advantage)
@@ -161,6 +169,8 @@ func (o *ofPolicy) ofGroup(rewards []float64, i int) float64 {
 	switch {
 	case math.IsNaN(r) || isEach:
 		return r
+	case o.of.criticized:
+		return 0
 	case spread(rewards) < leastSpread:
 		return 0
 	}

@@ -41,6 +41,9 @@ type Sequence struct {
 	// Weights are at first 1 where the target is of the completion, and 0 where it is of the prompt. Weigh sets all of
 	// them. Nil: nothing is trained, as in an evaluation, and all targets are of the completion.
 	Weights []float32
+	// Values are what a critic says of the positions, and Weigh sets ValueSlopes: how the loss of the step moves with each
+	// of them, times the targets of the step. Nil: the objective needs no critic, or nothing is trained.
+	Values, ValueSlopes []float32
 	// Top has the likeliest tokens by a teacher; nil: no teacher is needed.
 	Top *Top
 	// Rollout is for answers that a policy has sampled; nil: the document was not sampled.
@@ -88,6 +91,8 @@ type Needs struct {
 	Old        bool // and those from before the first update
 	OldOfStart bool // which the run itself finds, before its first update with the answers
 	Endings    bool // and these say how they end
+	Values     bool // the model has a critic: [Sequence.Values]
+	OldValues  bool // and answers have its values from before the first update
 	TopK       int  // a teacher's likeliest tokens of each position: how many of them
 	// Temperature divides the logits of the model and of the teacher before log-probabilities are taken of them, and
 	// entropies; 0: 1. It is read with TopK alone.

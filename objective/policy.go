@@ -12,7 +12,7 @@ import (
 // A token has lp, the model's log-probability now; o, the same before the first update with these answers; q, that of
 // the sampler; and ref, that of the reference. r = exp(lp-o) is its ratio. policylosses.go has the losses of an answer
 // and their derivatives by lp; correction.go has the factors for a sampler that is another program or an older model,
-// and advantages.go the advantages.
+// and advantages.go the advantages, or of PPO critic.go.
 //
 // The loss of a step is the sum of all tokens' losses, each divided by what the normalizer says:
 //
@@ -41,6 +41,10 @@ type Rollout struct {
 	Sampler []float32
 	// Old are those before the first update with the answers of the step; nil: the model's own.
 	Old []float32
+	// Reward is that of the answer, which a critic's values are compared with, and Values are those before the first
+	// update, of the positions that predict the tokens; nil: the model's own.
+	Reward float64
+	Values []float32
 }
 
 // UnknownLogProb stands for a log-probability that is not known: none is above 0.
@@ -53,6 +57,7 @@ func newPolicy(k *kind, s Settings) *ofPolicy {
 	o.needs.Sampler = o.of.readsSampler || s.Old == OldOfSampler || isOwn
 	o.needs.Old, o.needs.OldOfStart = s.Old == OldOfData || s.Old == OldOfStart, s.Old == OldOfStart
 	o.needs.Endings = s.MaskTruncated
+	o.needs.Values, o.needs.OldValues = o.of.criticized, o.of.criticized && s.Old == OldOfData
 	o.corrects = correction{s.Correction, *s.CorrectionMin, *s.CorrectionMax}
 	o.rejects = rejection{s.Rejection, *s.RejectionMax}
 	return o
@@ -73,6 +78,7 @@ type answer struct {
 	low, high, clipped, scale float64   // sums over the tokens, or of the answer: what metrics count
 	rejected                  int       // tokens
 	isOffPolicy               bool
+	critic                    *estimate // of losses that need one
 }
 
 // Weigh gives the tokens of answers the weights of the policy's loss.
@@ -86,12 +92,18 @@ func (o *ofPolicy) Weigh(step *Step) (Result, error) {
 		}
 	}
 	advantages := o.penalized(step.Sequences)
+	var critic []estimate
+	if o.of.criticized {
+		critic = o.estimates(step.Sequences)
+	}
 	var sum total
 	var a answer
 	m := newPolicyMetrics()
 	for i := range step.Sequences {
 		q := &step.Sequences[i]
-		a.read(o, q, advantages[i])
+		if a.read(o, q, advantages[i]); critic != nil {
+			a.critic = &critic[i]
+		}
 		if len(a.at) > 0 {
 			o.weighAnswer(q, &a)
 			m.add(o, q, &a)
@@ -144,6 +156,7 @@ func (o *ofPolicy) divisor(n *Counts, tokens int) float64 {
 // set sets the weights of a sequence, and reports whether all are finite in fp32.
 func (o *ofPolicy) set(q *Sequence, a *answer, n *Counts) (finite bool) {
 	clear(q.Weights)
+	clear(q.ValueSlopes)
 	finite = true
 	if q.Weights == nil {
 		return finite
@@ -153,6 +166,10 @@ func (o *ofPolicy) set(q *Sequence, a *answer, n *Counts) (finite bool) {
 		w := float32(a.slope[i] * factor)
 		finite = finite && isFinite(float64(w)) && isFinite(a.lp[i])
 		q.Weights[t] = w
+		if q.ValueSlopes != nil && a.critic.values != nil {
+			q.ValueSlopes[t] = float32(a.critic.slopes[i] * -factor)
+			finite = finite && isFinite(float64(q.ValueSlopes[t]))
+		}
 	}
 	return finite
 }
@@ -195,7 +212,7 @@ func (a *answer) addKL(o *ofPolicy) {
 	switch {
 	case beta == 0 || o.of.imitates:
 		return
-	case o.of.whole: // it is in the rewards
+	case o.of.whole || o.of.criticized: // it is in the rewards
 		for i, ref := range a.ref {
 			a.kl = append(a.kl, a.old[i]-ref)
 		}
@@ -305,6 +322,9 @@ func (o *ofPolicy) check(q *Sequence) error {
 			return fmt.Errorf("%s has %d log-probabilities %s and %d positions: it needs one for each", q.name(), len(of.all),
 				of.what, len(q.Targets))
 		}
+	}
+	if err := o.checkCritic(q); err != nil {
+		return err
 	}
 	return q.check(o.needs.Reference)
 }

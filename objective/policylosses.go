@@ -28,6 +28,7 @@ type policyLoss struct {
 	// readsSampler says that it compares with the sampler itself, and imitates that its advantages are those of a
 	// teacher.
 	readsSampler, imitates bool
+	criticized             bool                         // a critic's values make the advantages, and learn: critic.go
 	weigh                  func(o *ofPolicy, a *answer) // sets loss and slope of the tokens
 }
 
@@ -71,6 +72,8 @@ func policyLosses() []policyLoss {
 		{name: "vespo", normalizer: byTokens, advantage: byGroup, correction: tokenTruncate, weigh: weighVESPO},
 		{name: "rloo", normalizer: byAnswers, clip: within, advantage: byLeaveOneOut, correction: noCorrection, level: ofSum,
 			paired: true, whole: true, weigh: clippedAnswer},
+		{name: "ppo", normalizer: byTokens, clip: within, advantage: byCritic, correction: tokenTruncate, paired: true,
+			criticized: true, weigh: weighPPO},
 		{name: "dppo", normalizer: byTokens, clip: within, advantage: byGroup, correction: noCorrection, readsTau: true,
 			readsSampler: true, weigh: weighDPPO},
 		{name: "ref_kl", normalizer: byTokens, clip: within, correction: noCorrection, readsTau: true, readsSampler: true,

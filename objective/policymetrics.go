@@ -9,6 +9,7 @@ type policyMetrics struct {
 	difference, mostDifference                        Part
 	rho, leastRho, mostRho, rhoSquares                Part
 	offPolicy, rejected                               Part
+	critic                                            criticMetrics
 }
 
 func newPolicyMetrics() *policyMetrics {
@@ -26,6 +27,7 @@ func newPolicyMetrics() *policyMetrics {
 		mostRho:        Part{Name: "sampling/importance_sampling_ratio/max", Extreme: Greatest},
 		offPolicy:      Part{Name: "sampling/off_policy_masked"},
 		rejected:       Part{Name: "sampling/rejected_tokens"},
+		critic:         newCriticMetrics(),
 	}
 }
 
@@ -41,6 +43,9 @@ func (p *Part) count(is bool) {
 
 // add adds an answer that has a token.
 func (m *policyMetrics) add(o *ofPolicy, q *Sequence, a *answer) {
+	if a.critic != nil {
+		m.critic.add(a.critic)
+	}
 	n := float64(len(a.at))
 	counted := n // what clips are counted over
 	if o.of.level != ofToken {
@@ -94,6 +99,9 @@ func (m *policyMetrics) add(o *ofPolicy, q *Sequence, a *answer) {
 
 // parts are the metrics of a loss.
 func (m *policyMetrics) parts(o *ofPolicy) (all []Part) {
+	if o.of.criticized {
+		all = m.critic.parts()
+	}
 	switch {
 	case o.of.paired || o.of.readsSampler:
 		all = append(all, m.clipLow, m.clipHigh, m.clipRegion, m.leastLow, m.mostHigh)

@@ -47,7 +47,14 @@ type Policy struct {
 	// RejectionMax its bound; empty: none are.
 	Rejection    string
 	RejectionMax *float64
+	// Critic is shared: a row of the model's own end, of the loss ppo. Lambda is that of its advantages, VFCoef the
+	// coefficient of its loss, and ClipValue how far a value may move before it no longer learns; 0: any distance.
+	Critic                    string
+	Lambda, VFCoef, ClipValue *float64
 }
+
+// sharedCritic is a value head on the policy's last rows.
+const sharedCritic = "shared"
 
 // MostTokens bounds MaxTokens.
 const MostTokens = 1 << 30
@@ -57,7 +64,7 @@ func (p *Policy) given() map[string]bool {
 	return map[string]bool{"clip": len(p.Clip) > 0, "kl_plain": p.KLPlain, "taus": len(p.Taus) > 0,
 		"advantage": p.Advantage != "", "reward_weights": len(p.RewardWeights) > 0, "old": p.Old != "",
 		"correction": p.Correction != "", "normalizer": p.Normalizer != "", "max_tokens": p.MaxTokens != 0,
-		"mask_truncated": p.MaskTruncated, "rejection": p.Rejection != ""}
+		"mask_truncated": p.MaskTruncated, "rejection": p.Rejection != "", "critic": p.Critic != ""}
 }
 
 // resolvePolicy fills in the defaults of the loss. Those of an unknown loss stay as they are.
@@ -78,6 +85,11 @@ func (s *Settings) resolvePolicy() {
 	}
 	if s.Old == "" {
 		s.Old = OldOfModel
+	}
+	if !of.criticized {
+		s.Gamma, s.Lambda, s.VFCoef, s.ClipValue = nil, nil, nil, nil
+	} else if s.Critic == "" {
+		s.Critic = sharedCritic
 	}
 	for _, of := range []struct {
 		own *string
@@ -111,7 +123,7 @@ func (s *Settings) checkPolicy(given Settings) error {
 		{"delta", *s.Delta != 0, of.paired},
 		{"taus", len(given.Taus) > 0, of.name == "sapo"},
 		{"kl", *s.KL != 0, !of.readsSampler},
-		{"kl_plain", s.KLPlain, !of.readsSampler && !of.whole},
+		{"kl_plain", s.KLPlain, !of.readsSampler && !of.whole && !of.criticized},
 		{"kl_tau", given.KLTau != nil && *given.KLTau != 1e-3, of.readsTau},
 		{"advantage", s.Advantage != "", !of.imitates},
 		{"reward_weights", len(s.RewardWeights) > 0, !of.imitates},
@@ -121,9 +133,15 @@ func (s *Settings) checkPolicy(given Settings) error {
 		{"correction_min", *s.CorrectionMin != 0, s.Correction != noCorrection},
 		{"normalizer", s.Normalizer != of.normalizer, !of.whole},
 		{"max_tokens", s.MaxTokens != 0, s.Normalizer == byMaxTokens},
-		{"off_policy_threshold", *s.OffPolicyThreshold != 0, !of.readsSampler && s.Old != OldOfSampler},
-		{"rejection", s.Rejection != "", !of.readsSampler && s.Old != OldOfSampler},
+		{"off_policy_threshold", *s.OffPolicyThreshold != 0,
+			!of.readsSampler && s.Old != OldOfSampler && !of.criticized},
+		{"rejection", s.Rejection != "", !of.readsSampler && s.Old != OldOfSampler && !of.criticized},
 		{"rejection_max", *s.RejectionMax != 0, s.Rejection != ""},
+		{"critic", s.Critic != "", of.criticized},
+		{"gamma", given.Gamma != nil, of.criticized},
+		{"lambda", given.Lambda != nil, of.criticized},
+		{"vf_coef", given.VFCoef != nil, of.criticized},
+		{"clip_value", given.ClipValue != nil, of.criticized},
 	} {
 		if x.given && !x.reads {
 			return fmt.Errorf("%s is given, and nothing reads it with the loss %s, old: %s, correction: %s and normalizer: %s: "+
@@ -154,6 +172,19 @@ func (s *Settings) checkPolicyNumbers(of *policyLoss) error {
 	switch {
 	case of.clip != nil && !isPair(s.Clip, notNegative):
 		return fmt.Errorf("clip is %v: it must be two numbers that are finite and not negative, such as %v", s.Clip, of.clip)
+	case of.criticized && s.Critic != sharedCritic:
+		return fmt.Errorf("critic is %q, and a critic with weights of its own is not supported: set it to %s, which ends "+
+			"the policy in values as well", s.Critic, sharedCritic)
+	case of.criticized && s.Advantage != byCritic:
+		return fmt.Errorf("advantage is %s, and %s makes advantages of its critic's values: leave it out", s.Advantage,
+			of.name)
+	case !of.criticized && s.Advantage == byCritic:
+		return fmt.Errorf("advantage is %s, which needs a critic, and %s has none: set loss to ppo", byCritic, of.name)
+	case of.criticized && s.Old == OldOfStart:
+		return fmt.Errorf("old is %s, and values from before the first update, which %s needs as well, are not found so: set "+
+			"it to %s, or to %s with values in the rows", OldOfStart, of.name, OldOfModel, OldOfData)
+	case of.criticized && *s.Gamma > 1:
+		return fmt.Errorf("gamma is %v: the discount of ppo must be between 0 and 1", *s.Gamma)
 	case of.name == "cispo" && s.Clip[0] != 0:
 		return fmt.Errorf("clip is %v, and cispo bounds ratios above alone, by the second number itself: set the first to 0",
 			s.Clip)

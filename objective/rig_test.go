@@ -76,9 +76,13 @@ func drawPolicy(rt *rapid.T) Settings {
 	}
 	if !of.readsSampler {
 		s.Old = OldOfData
+		if of.criticized {
+			s.Gamma, s.Lambda = new(0.75), new(0.5)
+			s.VFCoef, s.ClipValue = new(0.25), new(float64(rapid.IntRange(0, 1).Draw(rt, "clip_value"))/4)
+		}
 		if rapid.Bool().Draw(rt, "has kl") {
 			s.KL = new(0.25)
-			s.KLPlain = !of.whole && rapid.Bool().Draw(rt, "plain")
+			s.KLPlain = !of.whole && !of.criticized && rapid.Bool().Draw(rt, "plain")
 		}
 		modes := corrections
 		if s.Losses[0] == "vespo" {
@@ -144,6 +148,12 @@ func drawSequence(rt *rapid.T, group int, side Side, n Needs) Sequence {
 			if rapid.IntRange(0, 9).Draw(rt, "known") == 0 {
 				of.Sampler[t] = UnknownLogProb
 			}
+			if n.Values {
+				value := float32(rapid.IntRange(-2048, 2048).Draw(rt, "value")) / 1024
+				q.Values, q.ValueSlopes = append(q.Values, value), append(q.ValueSlopes, 77)
+				of.Values = append(of.Values, value+float32(rapid.IntRange(-512, 512).Draw(rt, "old value"))/1024)
+				of.Reward = of.Advantage
+			}
 		}
 		if n.Reference {
 			q.Reference = append(q.Reference, ref)
@@ -169,6 +179,7 @@ func copyOf(s *Step) *Step {
 		q := &c.Sequences[i]
 		q.LogProbs, q.Weights, q.Targets = slices.Clone(q.LogProbs), slices.Clone(q.Weights), slices.Clone(q.Targets)
 		q.Reference = slices.Clone(q.Reference)
+		q.Values, q.ValueSlopes = slices.Clone(q.Values), slices.Clone(q.ValueSlopes)
 		if q.Rollout != nil {
 			of := *q.Rollout
 			q.Rollout = &of

@@ -25,7 +25,8 @@ type Settings struct {
 	LabelSmoothing float64
 	// NLL is the share of the mean negative log-likelihood of chosen tokens in the loss.
 	NLL *float64
-	// Gamma is by how many nats a chosen completion should exceed a rejected one, of beta times their means by token.
+	// Gamma is by how many nats a chosen completion should exceed a rejected one, of beta times their means by token; of
+	// the loss ppo a reward counts that many times as much as one a token later.
 	Gamma *float64
 	// Desirable and Undesirable multiply the losses of documents.
 	Desirable, Undesirable *float64
@@ -93,9 +94,10 @@ func kinds() []kind {
 		{name: dft, open: tokens},
 		{name: distill, defaults: Settings{TopK: 64, Share: new(1.0), Temperature: new(1.0)},
 			open: func(_ *kind, s Settings) Objective { return &ofTeacher{s} }},
-		{name: policy, defaults: Settings{Losses: []string{"dapo"}, Policy: Policy{KL: new(0.0), KLTau: new(1e-3),
-			Delta: new(0.0), CorrectionMin: new(0.0), CorrectionMax: new(0.0), OffPolicyThreshold: new(0.0),
-			RejectionMax: new(0.0)}}, needs: Needs{Rollouts: true},
+		{name: policy, defaults: Settings{Losses: []string{"dapo"}, Gamma: new(1.0), Policy: Policy{KL: new(0.0),
+			KLTau: new(1e-3), Delta: new(0.0), CorrectionMin: new(0.0), CorrectionMax: new(0.0),
+			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0), Lambda: new(0.95), VFCoef: new(0.1),
+			ClipValue: new(0.2)}}, needs: Needs{Rollouts: true},
 			open: func(k *kind, s Settings) Objective { return newPolicy(k, s) }},
 	}
 }
@@ -128,6 +130,11 @@ var numbers = []number{
 	{"off_policy_threshold", func(s *Settings) **float64 { return &s.OffPolicyThreshold }, notNegative,
 		"be finite and not negative; 0 is no bound"},
 	{"rejection_max", func(s *Settings) **float64 { return &s.RejectionMax }, notNegative, "be finite and above 0"},
+	{"lambda", func(s *Settings) **float64 { return &s.Lambda },
+		func(x float64) bool { return x >= 0 && x <= 1 }, "be between 0 and 1"},
+	{"vf_coef", func(s *Settings) **float64 { return &s.VFCoef }, notNegative, "be finite and not negative"},
+	{"clip_value", func(s *Settings) **float64 { return &s.ClipValue }, notNegative,
+		"be finite and not negative; 0 is no bound"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -260,7 +267,8 @@ func (s *Settings) checkRead(k *kind) error {
 var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll", "gamma", "desirable", "undesirable",
 	"ld_alpha", "center", "nll_prompt", "top_k", "share", "temperature", "clip", "delta", "kl", "kl_plain", "kl_tau",
 	"taus", "advantage", "reward_weights", "old", "correction", "correction_max", "correction_min", "normalizer",
-	"max_tokens", "mask_truncated", "off_policy_threshold", "rejection", "rejection_max"}
+	"max_tokens", "mask_truncated", "off_policy_threshold", "rejection", "rejection_max", "critic", "lambda", "vf_coef",
+	"clip_value"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {
@@ -281,7 +289,7 @@ func (k *kind) reads(name string) bool {
 	case "top_k":
 		return k.defaults.TopK != 0
 	case "clip", "kl_plain", "taus", "advantage", "reward_weights", "old", "correction", "normalizer", "max_tokens",
-		"mask_truncated", "rejection":
+		"mask_truncated", "rejection", "critic":
 		return k.name == policy
 	}
 	i := slices.IndexFunc(numbers, func(n number) bool { return n.name == name })

@@ -51,6 +51,11 @@ func TestDefaults(t *testing.T) {
 				CorrectionMin: new(0.0), CorrectionMax: new(0.0), Normalizer: "answers",
 				OffPolicyThreshold: new(0.0), RejectionMax: new(0.0)}},
 			Needs{Rollouts: true, Reference: true, Sampler: true}},
+		{ofPPO(Policy{Old: "data"}), Settings{Type: "policy", Losses: []string{"ppo"}, Gamma: new(1.0), Policy: Policy{
+			Clip: []float64{0.2, 0.2}, Delta: new(0.0), KL: new(0.0), KLTau: new(1e-3), Advantage: "gae", Old: "data",
+			Correction: "token_truncate", CorrectionMin: new(0.0), CorrectionMax: new(2.0), Normalizer: "tokens",
+			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0), Critic: "shared", Lambda: new(0.95), VFCoef: new(0.1), ClipValue: new(0.2)}},
+			Needs{Rollouts: true, Old: true, Values: true, OldValues: true}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {
 		if got := x.given.Resolved(); !reflect.DeepEqual(got, x.want) {
@@ -98,6 +103,9 @@ func TestResolvedIsWhole(t *testing.T) {
 		}
 	})
 }
+
+// ofPPO are settings of the loss ppo.
+func ofPPO(p Policy) Settings { return Settings{Type: "policy", Losses: []string{"ppo"}, Policy: p} }
 
 func TestNewRefuses(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
@@ -160,7 +168,24 @@ func TestNewRefuses(t *testing.T) {
 		{Settings{Type: "dpo", Policy: Policy{KL: new(0.1)}}, "kl is given, and type dpo does not read it: leave it " +
 			"out, or take type policy"},
 		{Settings{Type: "dft", Policy: Policy{Clip: []float64{1, 1}}}, "clip is given, and type dft does not read it"},
-		{Settings{Type: "policy", Losses: []string{"ppo"}}, `loss "ppo" is no loss of type policy`},
+		{Settings{Type: "policy", Losses: []string{"ppoo"}}, `loss "ppoo" is no loss of type policy: did you mean ppo?`},
+		{ofPPO(Policy{Critic: "runs/critic"}), `critic is "runs/critic", and a critic with weights of its own is not`},
+		{ofPPO(Policy{Advantage: "group"}), "advantage is group, and ppo makes advantages of its critic's values"},
+		{ofPPO(Policy{Old: "start"}), "old is start, and values from before the first update, which ppo needs as well"},
+		{ofPPO(Policy{Rejection: "token_k1", RejectionMax: new(2.0)}), "rejection is given, and nothing reads it"},
+		{ofPPO(Policy{OffPolicyThreshold: new(0.5)}), "off_policy_threshold is given, and nothing reads it"},
+		{ofPPO(Policy{Lambda: new(1.5)}), "lambda is 1.5: it must be between 0 and 1"},
+		{ofPPO(Policy{VFCoef: new(-1.0)}), "vf_coef is -1: it must be finite and not negative"},
+		{ofPPO(Policy{ClipValue: &nan}), "clip_value is NaN"},
+		{ofPPO(Policy{KLPlain: true}), "kl_plain is given, and nothing reads it with the loss ppo"},
+		{Settings{Type: "policy", Losses: []string{"ppo"}, Gamma: new(1.5)}, "gamma is 1.5: the discount of ppo"},
+		{Settings{Type: "policy", Gamma: new(1.0)}, "gamma is given, and nothing reads it with the loss dapo"},
+		{Settings{Type: "policy", Policy: Policy{Critic: "shared"}}, "critic is given, and nothing reads it"},
+		{Settings{Type: "policy", Policy: Policy{Lambda: new(0.95)}}, "lambda is given, and nothing reads it"},
+		{Settings{Type: "policy", Policy: Policy{VFCoef: new(0.1)}}, "vf_coef is given, and nothing reads it"},
+		{Settings{Type: "policy", Policy: Policy{ClipValue: new(0.2)}}, "clip_value is given, and nothing reads it"},
+		{Settings{Type: "policy", Policy: Policy{Advantage: "gae"}}, "advantage is gae, which needs a critic, and dapo"},
+		{Settings{Type: "dpo", Policy: Policy{Critic: "shared"}}, "critic is given, and type dpo does not read it"},
 		{Settings{Type: "policy", Losses: []string{"dapo", "grpo"}}, "loss names 2 losses, and type policy takes one"},
 		{Settings{Type: "policy", Policy: Policy{KL: &nan}}, "kl is NaN: it must be finite and not negative"},
 		{Settings{Type: "policy", Policy: Policy{Clip: []float64{0.2}}}, "clip is [0.2]: it must be two numbers"},
