@@ -12,7 +12,7 @@ import (
 // matrices from a normal distribution with standard deviation InitStd, vectors as initVector says. Each row of a tensor
 // has random numbers of its own, named by seed, tensor and row, so the result does not depend on how the model is cut.
 func (m *Model) InitPart(seed uint64, p *Part, dst Values) {
-	dst.clearPadding(p.Layout)
+	dst.clearUnread(p)
 	for _, src := range p.Tensors {
 		f := &p.Layout.Fields[src.Field]
 		isVector := len(f.Shape) == 1

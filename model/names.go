@@ -182,6 +182,9 @@ func (m *Model) form(constants string, of func(Name) held) (*Form, error) {
 		p := &m.Parts[i]
 		var all []share
 		for j, f := range p.Layout.Fields {
+			if f.Name == nn.ValueRow {
+				continue // which is in no file
+			}
 			role, expert := m.role(p, f.Name)
 			line, word, ok := m.names.find(role)
 			if !ok {

@@ -130,6 +130,25 @@ func (v Values) CopyTo(from *tensor.Layout, dst Values, to *tensor.Layout) error
 
 func finite(bf16 uint16) bool { return bf16&0x7f80 != 0x7f80 }
 
+// clearUnread zeroes what no file has of a part: its padding, and fields that are in no tensor of checkpoints.
+func (v Values) clearUnread(p *Part) {
+	v.clearPadding(p.Layout)
+	read := map[int]bool{}
+	for _, src := range p.Tensors {
+		read[src.Field] = true
+	}
+	for i, f := range p.Layout.Fields {
+		if read[i] {
+			continue
+		}
+		state, end := f.State, f.State+f.Elems
+		if state < 0 {
+			state, end = 0, 0
+		}
+		v.clear(f.First, f.First+f.Elems, state, end)
+	}
+}
+
 // clearPadding zeroes what no tensor covers.
 func (v Values) clearPadding(l *tensor.Layout) {
 	var weight, state int64

@@ -201,7 +201,7 @@ const (
 // tensor, a wrong shape, and a value that is not finite (as bf16, for split master weights) are errors that name the
 // tensor.
 func (m *Model) ReadPart(w TensorReader, p *Part, dst Values) error {
-	dst.clearPadding(p.Layout)
+	dst.clearUnread(p)
 	var buf []float32
 	if dst.F32 == nil {
 		buf = make([]float32, readElems)

@@ -57,6 +57,8 @@ type Head struct {
 	Picks int
 	// Draws says that the wanted rows draw a token each from their logits, which never leave the device.
 	Draws bool
+	// Values says that a position has a value besides its logits: a critic's, for an objective that reads values.
+	Values bool
 }
 
 // finalNorm is the weight of the final norm.
@@ -64,7 +66,11 @@ const finalNorm = "weight"
 
 // Fields are the tensors of the final norm's part.
 func (h *Head) Fields() []tensor.Field {
-	return h.Norm.fields(finalNorm, h.Hidden)
+	fields := h.Norm.fields(finalNorm, h.Hidden)
+	if h.Values {
+		fields = append(fields, param(ValueRow, 1, h.Hidden))
+	}
+	return fields
 }
 
 // TileFields are the tensors of the part that holds a tile of a matrix with a row for each token: one with that many

@@ -13,7 +13,8 @@ type Ending struct {
 	Stat    device.Mat // F32 [T, device.HeadStats]
 	DNormed device.Mat // F32 [T, Hidden]; only where there is a backward pass
 	Stats   device.Mat // F32 [T, Norm.stats]: of that norm
-	Figures device.Mat // F32 [device.TokenFigures, T]
+	Figures device.Mat // F32 [Head.Figures, T]
+	Values  device.Mat // F32 [T, 1]: of a head that has them
 
 	ByTile, AtOnce *HeadWork
 }
@@ -24,7 +25,10 @@ func (h *Head) NewEnding(a *device.Arena, dtype tensor.DType, t int, backward bo
 	if backward {
 		e.DNormed = a.Mat(tensor.F32, t, h.Hidden)
 	}
-	e.Stats, e.Figures = a.Mat(tensor.F32, t, h.Norm.stats()), a.Mat(tensor.F32, device.TokenFigures, t)
+	e.Stats, e.Figures = a.Mat(tensor.F32, t, h.Norm.stats()), a.Mat(tensor.F32, h.Figures(), t)
+	if h.Values {
+		e.Values = a.Mat(tensor.F32, t, 1)
+	}
 	return e
 }
 
@@ -55,19 +59,29 @@ func (h *Head) runNorm(s device.Stream, a *Args) {
 	h = h.at(a.Temperature)
 	h.NormForward(s, a.Weights[0], a.X, a.Ending.Normed, a.Ending.Stats)
 	s.LSEInit(a.Ending.Stat)
+	if h.Values {
+		h.value(s, a.Weights[0], a.Ending.Normed, a.Ending.Values)
+	}
 }
 
 func (h *Head) runInput(s device.Stream, a *Args) {
 	e := a.Ending
 	h = h.at(a.Temperature)
+	if h.Values && h.Stops {
+		h.valueGrad(s, a.Weights[0], a.Gradients[0], e.Normed, e.DNormed, a.ValueSlopes, e.ByTile)
+	}
 	h.NormBackward(s, a.Weights[0], a.Gradients[0], a.X, e.Stats, e.DNormed, a.DX)
 }
 
 // runLoss writes the figures of a micro-batch's positions and their sums.
 func (h *Head) runLoss(s device.Stream, a *Args) {
-	s.TokenLoss(a.Ending.Figures, a.Ending.Stat, a.Batch.Targets)
+	e := a.Ending
+	s.TokenLoss(e.Figures.RowRange(0, device.TokenFigures), e.Stat, a.Batch.Targets)
+	if h.Values {
+		s.Scale(ofValues(e.Figures), e.Values, 1)
+	}
 	for i := range device.TokenFigures {
-		s.Sum(a.Loss.Slice(int64(i)*tensor.F64.Bytes(), tensor.F64.Bytes()), a.Ending.Figures.RowRange(i, 1))
+		s.Sum(a.Loss.Slice(int64(i)*tensor.F64.Bytes(), tensor.F64.Bytes()), e.Figures.RowRange(i, 1))
 	}
 }
 

@@ -148,6 +148,7 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	wanted := min(t, cmp.Or(m.Wanted, h.ChunkTokens))
 	args.Picked = Picked{IDs: counted, Values: a.Mat(tensor.F32, t, h.Picks)}
 	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab), Draws: counted, Vocab: h.Vocab}
+	args.ValueSlopes = counted
 	c := &counter{docs: m.Docs}
 	v.Run(c, args)
 	return c.Account

@@ -67,8 +67,8 @@ const (
 	Balancing                     // what the load-balancing loss needs of the loads of all blocks with experts
 	Sides                         // what crosses blocks besides x and y: Block.Sides
 	Outcomes                      // what a feed-forward's parts made of rows, which forward leaves for backward: [Summed]
-	TokenLosses                   // F32 [device.TokenFigures, T]: the figures of the positions, one by one
-	LossWeights                   // F32 [1, T]: the weights of the positions' losses, which an objective writes
+	TokenLosses                   // F32 [Head.Figures, T]: the figures of the positions, one by one
+	LossWeights                   // F32 [Head.Weighed, T]: the weights that an objective gives the positions
 	PickedLogits                  // F32 [T, Head.Picks]: logits of some tokens, with I32 of the same shape: which
 	PickedGrads                   // F32 [T, Head.Picks]: their gradients, which an objective writes, and which tokens
 	Drawn                         // F32 [wanted, device.DrawnFigures]: the tokens that the rows draw
@@ -124,6 +124,7 @@ type Args struct {
 	Temperature float32
 	Wanted      Wanted
 	Picked      Picked
+	ValueSlopes device.Mem // F32 [T], of a head with values: those of the loss of the step
 }
 
 // Picked are logits of some tokens of each position, or their gradients.
@@ -226,6 +227,9 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 	norm := Visit{Name: "head-norm", Parts: []int{0}, Reads: X, Writes: HeldRows, Run: h.runNorm}
 	input := Visit{Name: "head-input", Parts: []int{0}, Reads: X | HeldRows, Writes: DX | Grads, Run: h.runInput}
 	loss := Visit{Name: "head-loss", Reads: Tokens, Writes: HeldRows | Loss, Run: h.runLoss}
+	if h.Values && h.Stops {
+		input.Reads |= LossWeights
+	}
 	stops, picks := h.Stops && to == Backward, h.Picks > 0 && to != Logits
 	if stops {
 		loss.Writes |= TokenLosses

@@ -143,7 +143,7 @@ func (p *Plan) costs(m *Machine, known *visitCosts) func(op *Op) cost {
 			}
 		case DoVisit:
 			if c = known.of(p, m, op); op.Visit.OnHost {
-				c.host = int64(p.Numerics.CohortMicros()) * (p.figureBytes() + p.positionBytes() + objectiveReads*p.picksBytes())
+				c.host = int64(p.Numerics.CohortMicros()) * (p.figureBytes() + p.weighedBytes() + objectiveReads*p.picksBytes())
 			}
 		case DoClear:
 			if op.Lane == LaneUpdate {

@@ -74,7 +74,7 @@ func (p *Plan) loadsAt(o *Operand) int64 { return p.LoadsAt(o.Index-1, o.Cohort)
 
 func (p *Plan) loadBytes(block int) int64 { return p.Model.Blocks[block].LoadBytes() }
 
-// TokenLossesAt is the place of the figures of the micro-batch's positions, F32 [device.TokenFigures, T], where
+// TokenLossesAt is the place of the figures of the micro-batch's positions, F32 [nn.Head.Figures, T], where
 // Outputs.LogProbs asks for them.
 func (p *Plan) TokenLossesAt(m int) int64 {
 	return p.LoadsAt(p.blocks(), 0) + int64(m)*((p.figureBytes()+7)/8*8)

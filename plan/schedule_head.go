@@ -30,7 +30,7 @@ func (p *Plan) headDealt() bool { return len(p.Placement.HeadDeal) > 0 }
 // first tile is with the final norm.
 func (p *Plan) dealtHead(ask *Placement, bound bool) []int {
 	deal := p.Placement.Deal
-	if len(deal) == 0 || bound || p.Outputs.Objective || p.Outputs.TopK > 0 || !ask.HeadAtOnce ||
+	if len(deal) == 0 || bound || p.Outputs.Objective || p.Outputs.TopK > 0 || p.Model.Head.Values || !ask.HeadAtOnce ||
 		len(ask.HeadDeal) != len(p.Model.HeadTiles) {
 		return nil
 	}

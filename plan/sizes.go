@@ -412,17 +412,21 @@ func (p *Plan) ofTokensBytes(int, int) int64 {
 
 func (p *Plan) numbersBytes(int, int) int64 { return when(p.numbersTokens(), p.stepTokenBytes()) }
 
-// positionBytes has a number for each position of a micro-batch, and figureBytes its figures; the objective's the same
-// if there is one.
+// positionBytes has a number for each position of a micro-batch, figureBytes its figures, and weighedBytes what an
+// objective gives it; the objective's the same if there is one.
 func (p *Plan) positionBytes() int64 { return 4 * int64(p.Numerics.Positions()) }
 
-func (p *Plan) figureBytes() int64 { return device.TokenFigures * p.positionBytes() }
+func (p *Plan) figureBytes() int64 { return int64(p.Model.Head.Figures()) * p.positionBytes() }
+
+func (p *Plan) weighedBytes() int64 { return int64(p.Model.Head.Weighed()) * p.positionBytes() }
 
 func (p *Plan) objectiveBytes() int64 {
-	return when(p.Outputs.Objective && p.Trains(), p.positionBytes())
+	return when(p.Outputs.Objective && p.Trains(), p.weighedBytes())
 }
 
-func (p *Plan) objectiveFigureBytes() int64 { return device.TokenFigures * p.objectiveBytes() }
+func (p *Plan) objectiveFigureBytes() int64 {
+	return when(p.Outputs.Objective && p.Trains(), p.figureBytes())
+}
 
 // ifPicks is 1 where logits of some tokens go to the host, and picksBytes has a number for each of them.
 func (p *Plan) ifPicks() int { return min(p.Outputs.TopK, 1) }

@@ -160,7 +160,7 @@ var values = [whats]value{
 	Tally:       {bytes: ofAll((*Plan).tallyBytes), off: ofAll((*Plan).TallyAt)},
 	LogitRows:   {down: "drain-logits"},
 	TokenLosses: {down: "save-losses", bytes: ofAll((*Plan).figureBytes)},
-	LossWeights: {up: "load-loss-weights", bytes: ofAll((*Plan).positionBytes)},
+	LossWeights: {up: "load-loss-weights", bytes: ofAll((*Plan).weighedBytes)},
 
 	Picks:        {up: "load-picks", bytes: ofAll((*Plan).picksBytes)},
 	PickedLogits: {down: "save-picked", bytes: ofAll((*Plan).picksBytes)},

@@ -248,6 +248,9 @@ func (e *Engine) open() error {
 		return fmt.Errorf("the objective compares %d tokens of each position, and the plan has room for %d: plan for the "+
 			"objective", e.Objective.Needs().TopK, e.Plan.Outputs.TopK)
 	}
+	if e.Objective != nil && e.Objective.Needs().Values && !e.Plan.Model.Head.Values {
+		return errors.New("the objective needs a critic, and the model has none: plan for Model.WithValues")
+	}
 	if err := e.openPeers(); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/plan"
 )
@@ -50,13 +51,18 @@ type Figures struct {
 	LogProbs  []float32 // of the targets, in nats, or of a model that ends in scores the scores
 	Entropies []float32 // of the distributions over the vocabulary, in nats
 	Hits      []float32 // 1 where no token is likelier than the target
+	Values    []float32 // a critic's, also where there is no target; nil: the model has none
 }
 
-// figuresIn views the figures of n positions as a device has written them, with the losses of which it makes
+// figuresIn views the figures of a micro-batch as a device has written them, with the losses of which it makes
 // log-probabilities.
-func figuresIn(mem []byte, n int) Figures {
+func (e *Engine) figuresIn(mem []byte) Figures {
+	n, hasValues := e.Plan.Numerics.Positions(), e.Plan.Model.Head.Values
 	all := hostmem.F32(mem)
-	s := Figures{all[:n:n], all[n : 2*n : 2*n], all[2*n : 3*n : 3*n]}
+	s := Figures{LogProbs: all[:n:n], Entropies: all[n : 2*n : 2*n], Hits: all[2*n : 3*n : 3*n]}
+	if values := all[device.TokenFigures*n:]; hasValues {
+		s.Values = values[:n:n]
+	}
 	for t, loss := range s.LogProbs {
 		s.LogProbs[t] = -loss
 	}
@@ -74,7 +80,7 @@ func (e *Engine) Figures(ctx context.Context, batch *Batch) ([]Figures, error) {
 	}
 	all, each := make([]Figures, len(batch.Micro)), e.Plan.Numerics.MicroBatches
 	for m := range all {
-		all[m] = figuresIn(e.results[m/each][e.Plan.TokenLossesAt(m%each):], e.Plan.Numerics.Positions())
+		all[m] = e.figuresIn(e.results[m/each][e.Plan.TokenLossesAt(m%each):])
 	}
 	return all, nil
 }

@@ -68,9 +68,9 @@ func (b *Batch) checkDocuments() error {
 				i, len(d.Reference), d.Length)
 		}
 		if of := d.Rollout; of != nil && (of.Sampler != nil && len(of.Sampler) != d.Length ||
-			of.Old != nil && len(of.Old) != d.Length) {
-			return fmt.Errorf("batch: document %d has log-probabilities of a rollout for %d and %d of its %d positions: give "+
-				"each position one, or none", i, len(of.Sampler), len(of.Old), d.Length)
+			of.Old != nil && len(of.Old) != d.Length || of.Values != nil && len(of.Values) != d.Length) {
+			return fmt.Errorf("batch: document %d has log-probabilities of a rollout for %d and %d of its %d positions, and "+
+				"values for %d: give each position one, or none", i, len(of.Sampler), len(of.Old), d.Length, len(of.Values))
 		}
 	}
 	return nil
@@ -90,7 +90,7 @@ func (b *Batch) Sequences(first, n int, figures []Figures, weights [][]float32) 
 			Rollout: d.Rollout, Targets: micro.Targets[d.First:][:d.Length:d.Length]}
 		if figures != nil {
 			of := figures[d.Micro-first]
-			s.LogProbs, s.Entropies, s.Hits = d.of(of.LogProbs), d.of(of.Entropies), d.of(of.Hits)
+			s.LogProbs, s.Entropies, s.Hits, s.Values = d.of(of.LogProbs), d.of(of.Entropies), d.of(of.Hits), d.of(of.Values)
 		}
 		if s.Weights = d.of(micro.Weights); weights != nil {
 			s.Weights = d.of(weights[d.Micro-first])
@@ -107,9 +107,14 @@ func (b *Batch) Counts() objective.Counts {
 
 // Weigh has an objective give the positions of a batch their weights, from the figures of all of its micro-batches:
 // what a step with that objective does in the middle, if it trains all of them. It returns a batch that trains to the
-// same bits without the objective, by groups of that number of micro-batches, which see each other's documents.
+// same bits without the objective, by groups of that number of micro-batches, which see each other's documents. The
+// objective needs no critic, of whose values a batch has no slopes.
 func (b *Batch) Weigh(o objective.Objective, group int, figures []Figures) (*Batch, objective.Result, error) {
 	var sum objective.Result
+	if o.Needs().Values {
+		return nil, sum, fmt.Errorf("%s has slopes of a critic's values, which a batch has no place for: step with it",
+			o.Name())
+	}
 	weighed := *b
 	weighed.Micro, weighed.Documents = slices.Clone(b.Micro), nil
 	whole := b.Counts()
@@ -146,6 +151,12 @@ func weigh(o objective.Objective, s *objective.Step) (objective.Result, error) {
 					"from what it can compare; lower the learning rate or beta", o.Name(), i, w)
 			}
 		}
+		for _, x := range of.ValueSlopes {
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				return res, fmt.Errorf("%s gives the value of a position of document %d the slope %v: lower the learning rate",
+					o.Name(), i, x)
+			}
+		}
 	}
 	return res, nil
 }
@@ -167,11 +178,13 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 	n := r.Plan.Numerics
 	cohort, micros := op.Reads[0].Micro, n.CohortMicros()
 	first := r.Plan.Cluster.Host*n.MicroBatches + cohort
-	figures, weights := make([]Figures, micros), make([][]float32, micros)
+	figures, weights, slopes := make([]Figures, micros), make([][]float32, micros), make([][]float32, micros)
 	for i := range micros {
 		mem := r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i])) // which nothing reads after this
-		figures[i] = figuresIn(mem, n.Positions())
-		weights[i] = hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
+		figures[i] = r.figuresIn(mem)
+		given := hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
+		weights[i], slopes[i] = given[:n.Positions()], given[n.Positions():]
+		clear(slopes[i])
 		if own := r.asked.Micro[first+i].Weights; copy(weights[i], own) == 0 {
 			for t := range weights[i] {
 				weights[i][t] = 1
@@ -180,6 +193,7 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 	}
 	sequences := r.asked.Sequences(first, micros, figures, weights)
 	r.giveTop(sequences, first, micros)
+	r.giveSlopes(sequences, first, slopes)
 	res, err := weigh(r.Objective, &objective.Step{Whole: r.inStep, Sequences: sequences})
 	if err != nil {
 		return fmt.Errorf("objective: %w", err)
@@ -192,12 +206,33 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 				of[t] = 0 // see nn.Head.Scores
 			}
 		}
+		for t := range slopes[i] {
+			if slopes[i][t] *= r.scale; r.asked.Micro[first+i].Targets[t] < 0 {
+				slopes[i][t] = 0
+			}
+		}
 		if !n.TrainsMicro(cohort + i) {
 			clear(of) // it comes down all the same, if the model has experts
+			clear(slopes[i])
 			clear(r.picked(cohort + i))
 		}
 	}
 	return nil
+}
+
+// giveSlopes gives sequences of micro-batches of the step from one on the room for slopes of a critic's values, if the
+// model has one.
+func (e *Engine) giveSlopes(sequences []objective.Sequence, first int, slopes [][]float32) {
+	if !e.Plan.Model.Head.Values {
+		return
+	}
+	i := 0
+	for _, d := range e.asked.documents() {
+		if d.Micro >= first && d.Micro < first+len(slopes) {
+			sequences[i].ValueSlopes = d.of(slopes[d.Micro-first])
+			i++
+		}
+	}
 }
 
 // exchangeObjective adds up the results of the objective over the cohorts of all hosts, in their order.

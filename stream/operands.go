@@ -66,15 +66,16 @@ func (r *execution) sides(op *plan.Op) (all []nn.SideRows) {
 }
 
 // figures has the figures of a micro-batch's positions, which the device writes with the step's results: F32
-// [device.TokenFigures, T].
+// [nn.Head.Figures, T].
 func (r *execution) figures(rank, m int) device.Mat {
 	memory, n := r.ranks[rank].memory, r.Plan.Numerics.Positions()
 	to := memory.Here(plan.Results, rank, 0)
 	if to.IsZero() { // results are written where the host reads them
 		to = memory.Home(plan.HostResults, 0)
 	}
-	bytes := device.TokenFigures * int64(n) * tensor.F32.Bytes()
-	return device.NewMat(to.Slice(r.Plan.TokenLossesAt(m), bytes), tensor.F32, device.TokenFigures, n)
+	rows := r.Plan.Model.Head.Figures()
+	bytes := int64(rows) * int64(n) * tensor.F32.Bytes()
+	return device.NewMat(to.Slice(r.Plan.TokenLossesAt(m), bytes), tensor.F32, rows, n)
 }
 
 // hostResult is the memory to which the host's lane writes a scalar of the step.

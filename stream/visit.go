@@ -87,9 +87,10 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 		case plan.LogitRows:
 			a.Wanted = r.logitsOf(op, o)
 		case plan.TokenLosses:
-			a.Ending.Figures = device.NewMat(mem, tensor.F32, device.TokenFigures, r.Plan.Numerics.Positions())
+			a.Ending.Figures = device.NewMat(mem, tensor.F32, r.Plan.Model.Head.Figures(), r.Plan.Numerics.Positions())
 		case plan.LossWeights:
-			a.Batch.Weights = mem
+			n := mem.Len / int64(r.Plan.Model.Head.Weighed())
+			a.Batch.Weights, a.ValueSlopes = mem.Slice(0, n), mem.Slice(n, mem.Len-n)
 		case plan.Picks:
 			a.Picked.IDs = mem
 		case plan.PickedLogits, plan.PickedGrads:
