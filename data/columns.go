@@ -23,7 +23,7 @@ const (
 // tokenColumns counts the columns that have numbers of 32 bits for each token: one, or of teacherColumn as many tokens
 // of a teacher as there are, int32, and then their log-probabilities. Column i is the bit i+1 of columns.
 const (
-	tokenColumns  = 5
+	tokenColumns  = 6
 	teacherColumn = 3
 )
 

@@ -90,7 +90,7 @@ func (f *fields) answer(row *tokenRow, start int) {
 	for _, of := range []struct {
 		key    string
 		column TokenColumn
-	}{{"logprobs", TokenLogProbs}, {"ref", TokenReferences}, {"old", TokenOld}} {
+	}{{"logprobs", TokenLogProbs}, {"ref", TokenReferences}, {"old", TokenOld}, {"values", TokenValues}} {
 		if _, ok := f.value(of.key); !ok {
 			continue
 		}
@@ -102,19 +102,17 @@ func (f *fields) answer(row *tokenRow, start int) {
 				continue
 			case math.IsNaN(v):
 				f.fail("field %q has null at %d: only logprobs may", of.key, i)
+			case of.column == TokenValues:
+				if column[start+i] = float32(v); math.IsInf(float64(column[start+i]), 0) {
+					f.fail("field %q has %v at %d: it must fit into 32 bits", of.key, v, i)
+				}
+				continue
 			case v > mostMass-1:
 				f.fail("field %q has %v at %d: a log-probability is not above 0", of.key, v, i)
 			}
 			column[start+i] = float32(max(min(v, 0), -math.MaxFloat32))
 		}
 		row.columns[of.column] = column
-	}
-	if _, ok := f.value("values"); ok { // of a critic, which no objective reads yet
-		for i, v := range f.ofAnswer("values", n) {
-			if math.IsNaN(v) {
-				f.fail("field %q has null at %d: only logprobs may", "values", i)
-			}
-		}
 	}
 }
 

@@ -15,15 +15,16 @@ import (
 
 // rolloutRows are answers of three groups, not in order: of 2, 1 and 3 answers.
 const rolloutRows = `{"group": 9, "sample": 1, "ids": [1, 2, 3, 4], "start": 2, "logprobs": [-0.5, null],` +
-	` "finish": "length", "reward": 1, "rewards": {"math": 1, "form": null}, "old": [-1, -2]}
+	` "finish": "length", "reward": 1, "rewards": {"math": 1, "form": null}, "old": [-1, -2], "values": [1, 2]}
 {"group": 2, "sample": 0, "ids": [1, 2, 3], "start": 1, "logprobs": [-0.25, -1], "finish": "stop", "mask": [0, 1],` +
-	` "reward": null, "rewards": {"form": 0.5, "math": 0}, "old": [-3, -4]}
+	` "reward": null, "rewards": {"form": 0.5, "math": 0}, "old": [-3, -4], "values": [3, 4]}
 {"group": 9, "sample": 0, "ids": [1, 2, 5, 6, 7], "start": 2, "logprobs": [-1, -2, 0.001], "advantage": -0.75,` +
-	` "version": 3, "rewards": {"math": -1, "form": 2}, "old": [-5, -6, -7], "values": [1, 2, 3]}
+	` "version": 3, "rewards": {"math": -1, "form": 2}, "old": [-5, -6, -7], "values": [5, 6, 7]}
 {"group": 11, "sample": 2, "ids": [8, 9], "start": 1, "logprobs": [-3], "rewards": {"math": null, "form": null},` +
-	` "old": [-8]}
-{"group": 11, "sample": 0, "ids": [8, 10], "start": 1, "logprobs": [-4], "rewards": {"math": 2, "form": 1}, "old": [-9]}
-{"group": 11, "sample": 1, "ids": [8, 11], "start": 1, "mask": [0], "logprobs": [-5], "old": [-10],` +
+	` "old": [-8], "values": [8]}
+{"group": 11, "sample": 0, "ids": [8, 10], "start": 1, "logprobs": [-4], "rewards": {"math": 2, "form": 1},` +
+	` "old": [-9], "values": [-9.5]}
+{"group": 11, "sample": 1, "ids": [8, 11], "start": 1, "mask": [0], "logprobs": [-5], "old": [-10], "values": [10],` +
 	` "rewards": {"math": 3, "form": 1}}
 `
 
@@ -68,6 +69,10 @@ func TestRollouts(t *testing.T) {
 				return err.Error()
 			}
 			return fmt.Sprint(all)
+		}
+		if got := following(1, TokenValues, 4) + following(4, TokenValues, 1) + following(5, TokenValues, 1); got !=
+			"[0 5 6 7][10][8]" {
+			t.Errorf("values %s", got)
 		}
 		if got := following(1, TokenLogProbs, 4) + following(2, TokenLogProbs, 3) + following(1, TokenOld, 4) +
 			following(1, TokenReferences, 1) + following(5, TokenOld, 2); got !=
@@ -291,9 +296,9 @@ func FuzzRollouts(f *testing.F) {
 		if start := of[rolloutStart]; start < 1 || int(start) >= len(all[0].InputIDs) || len(of) != all[0].has.numbers() {
 			t.Fatalf("numbers %v", of)
 		}
-		for _, column := range all[0].columns {
+		for i, column := range all[0].columns {
 			for _, x := range column {
-				if x-x != 0 || x > 0 && x != objective.UnknownLogProb {
+				if x-x != 0 || x > 0 && x != objective.UnknownLogProb && TokenColumn(i) != TokenValues {
 					t.Fatalf("a column has %v", x)
 				}
 			}

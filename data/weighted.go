@@ -18,6 +18,7 @@ const (
 	TokenReferences                    // of a reference model
 	_                                  // what a teacher says
 	TokenOld                           // of the model before the first update with the tokens
+	TokenValues                        // of a critic before it
 )
 
 // weightKeys are the keys of the columns.

@@ -179,7 +179,7 @@ type Objective struct {
 	NLL optim.Setting `yaml:"nll,omitempty" unset:"'1' of 'cpo', else '0'"`
 	// That likelihood is of prompt and completion, of `orpo`: as in TRL. Else it is of the completion.
 	NLLPrompt bool `yaml:"nll_prompt,omitempty"`
-	// The margin of rewards that `simpo` asks for.
+	// The margin of rewards that `simpo` asks for; of the loss `ppo` the discount of what comes a token later.
 	Gamma optim.Setting `yaml:"gamma,omitempty" unset:"'1'"`
 	// The weight of completions that are wanted, of `kto`.
 	Desirable optim.Setting `yaml:"desirable,omitempty" unset:"'1'"`
@@ -220,9 +220,9 @@ type Objective struct {
 	KLTau optim.Setting `yaml:"kl_tau,omitempty" unset:"'0.001'"`
 	// The temperatures of the loss `sapo`, for answers that are better and worse than expected.
 	Taus []float64 `yaml:"taus,omitempty,flow" unset:"'[1, 1.05]'"`
-	// How `policy` makes advantages of rewards: `group`, `batch`, `none`, `rloo`, `reinforce++`, `maxrl` or `gdpo`. See
-	// [advantages](rl.md#advantages).
-	Advantage string `yaml:"advantage,omitempty" unset:"'group', of 'dr_grpo' 'none', of 'rloo' 'rloo'"`
+	// How `policy` makes advantages of rewards: `group`, `batch`, `none`, `rloo`, `reinforce++`, `maxrl` or `gdpo`; `gae`
+	// of `ppo`. See [advantages](rl.md#advantages).
+	Advantage string `yaml:"advantage,omitempty" unset:"'group', of 'dr_grpo' 'none', of 'rloo' 'rloo', of 'ppo' 'gae'"`
 	// Factors of rewards by their names; 1 of those that are not named. With it `reward` of rows is not read.
 	RewardWeights map[string]float64 `yaml:"reward_weights,omitempty,flow" unset:"1 each"`
 	// Where the log-probabilities before the first update with an answer come from, of `policy`. `now`: no update came
@@ -253,6 +253,15 @@ type Objective struct {
 	Rejection string `yaml:"rejection,omitempty" unset:"nothing"`
 	// The largest divergence that it allows; of `k1` the largest ratio, and 1 by it the least.
 	RejectionMax optim.Setting `yaml:"rejection_max,omitempty" unset:""`
+	// The critic of the loss `ppo`: `shared`, a row of numbers that makes a value of what the head reads. See
+	// [PPO](rl.md#ppo).
+	Critic string `yaml:"critic,omitempty" unset:"'shared' of 'ppo'"`
+	// How far a token's advantage looks ahead, from 0 (to the value of the next token) to 1 (to the reward), of `ppo`.
+	Lambda optim.Setting `yaml:"lambda,omitempty" unset:"'0.95'"`
+	// The share of the values' loss in the loss of `ppo`.
+	VFCoef optim.Setting `yaml:"vf_coef,omitempty" unset:"'0.1'"`
+	// How far a value may be from that before the first update before `ppo` no longer learns from it; 0: any distance.
+	ClipValue optim.Setting `yaml:"clip_value,omitempty" unset:"'0.2'"`
 	// Groups of answers of a step at most, of `policy`. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	GroupsPerStep int `yaml:"groups_per_step,omitempty"`
 }

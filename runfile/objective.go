@@ -71,7 +71,8 @@ func (o *Objective) settings() objective.Settings {
 			KLTau: number(o.KLTau), Taus: o.Taus, Advantage: o.Advantage, RewardWeights: o.RewardWeights, Old: o.Old,
 			Correction: o.Correction, CorrectionMin: number(o.CorrectionMin), CorrectionMax: number(o.CorrectionMax),
 			Normalizer: o.Normalizer, MaxTokens: o.MaxTokens, MaskTruncated: o.MaskTruncated,
-			OffPolicyThreshold: number(o.OffPolicyThreshold), Rejection: o.Rejection, RejectionMax: number(o.RejectionMax)}}
+			OffPolicyThreshold: number(o.OffPolicyThreshold), Rejection: o.Rejection, RejectionMax: number(o.RejectionMax),
+			Critic: o.Critic, Lambda: number(o.Lambda), VFCoef: number(o.VFCoef), ClipValue: number(o.ClipValue)}}
 }
 
 // Open returns the objective; nil for the next token.
@@ -129,6 +130,12 @@ func (o *Objective) Scores() bool {
 	return err == nil && of != nil && of.Needs().Scores
 }
 
+// Values reports whether a critic shares the blocks of the run's model.
+func (o *Objective) Values() bool {
+	of, err := o.Open()
+	return err == nil && of != nil && of.Needs().Values
+}
+
 // Mismatched reports whether a step also has answers after the prompts of others.
 func (o *Objective) Mismatched() bool {
 	of, err := o.Open()
@@ -172,6 +179,7 @@ func (o *Objective) decide() {
 	o.Rejection = s.Rejection
 	// Bounds that nothing reads stay away, so that checkpoints from before there were any have the same objective.
 	o.OffPolicyThreshold, o.RejectionMax = nonZero(s.OffPolicyThreshold), nonZero(s.RejectionMax)
+	o.Critic, o.Lambda, o.VFCoef, o.ClipValue = s.Critic, given(s.Lambda), given(s.VFCoef), given(s.ClipValue)
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart
 	}

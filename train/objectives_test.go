@@ -185,6 +185,9 @@ func TestObjectivesHaveTheSameBits(t *testing.T) {
 	t.Run("policy", func(t *testing.T) {
 		objectivesHaveTheSameBits(t, rolloutConfig(t), func(o *runfile.Objective) { o.Advantage = "none" })
 	})
+	t.Run("ppo", func(t *testing.T) {
+		objectivesHaveTheSameBits(t, criticConfig(t), func(o *runfile.Objective) { o.VFCoef = optim.Given(0.5) })
+	})
 	t.Run("distill", func(t *testing.T) {
 		c := distillConfig(t)
 		c.Objective.Temperature = optim.Given(1.5)

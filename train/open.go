@@ -180,6 +180,11 @@ func (r *Run) openModel(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if of := r.aim.objective; of != nil && of.Needs().Values { // that of the options, too
+		if r.src.Model, err = r.src.Model.WithValues(); err != nil {
+			return err
+		}
+	}
 	if err := r.src.Configure(c); err != nil {
 		return err
 	}

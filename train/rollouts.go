@@ -11,9 +11,9 @@ import (
 	"github.com/millrace/millrace/runfile"
 )
 
-// rolloutNumbers counts the numbers that a position of an answer has at most, by the reference, by its sampler and from
-// before the first update.
-const rolloutNumbers = 3
+// rolloutNumbers counts the numbers that a position of an answer has at most: by the reference, by its sampler, from
+// before the first update, and a critic's from then.
+const rolloutNumbers = 4
 
 // readsReference reports whether rows have what the reference says.
 func (r *Run) readsReference() bool { return r.config.Objective.Reference == runfile.ReferenceData }
@@ -42,6 +42,7 @@ func (r *Run) checkRollouts() error {
 	}{
 		{"logprobs", data.TokenLogProbs, needs.Sampler, "take another loss, or objective.old: now", true},
 		{"old", data.TokenOld, needs.Old && !needs.OldOfStart, "objective.old: data", false},
+		{"values", data.TokenValues, needs.OldValues, "objective.old: data with loss: ppo", true},
 		{"ref", data.TokenReferences, needs.Reference && r.readsReference(), "objective.reference: data", !needs.Reference},
 	} {
 		switch all, some := r.data.HasColumn(of.column); {
@@ -85,6 +86,7 @@ func (r *Run) rolled(placed []data.Placed, d *data.Dataset, room []byte) error {
 	if r.aim.rollouts, r.aim.figures, err = of.Advantages(answers, names); err != nil {
 		return fmt.Errorf("objective: %w", err)
 	}
+	needs := r.aim.objective.Needs()
 	_, hasSampler := d.HasColumn(data.TokenLogProbs)
 	for i, p := range placed {
 		own := &r.aim.rollouts[i]
@@ -92,7 +94,8 @@ func (r *Run) rolled(placed []data.Placed, d *data.Dataset, room []byte) error {
 			has    bool
 			column data.TokenColumn
 			into   *[]float32
-		}{{hasSampler, data.TokenLogProbs, &own.Sampler}, {r.aim.objective.Needs().Old, data.TokenOld, &own.Old}} {
+		}{{hasSampler, data.TokenLogProbs, &own.Sampler}, {needs.Old, data.TokenOld, &own.Old},
+			{needs.OldValues, data.TokenValues, &own.Values}} {
 			if !one.has {
 				continue
 			}

@@ -26,24 +26,24 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 17390},
-	{"nn + model", []string{"nn", "model"}, 10320},
+	{"plan + stream", []string{"plan", "stream"}, 17440},
+	{"nn + model", []string{"nn", "model"}, 10450},
 	{"train", []string{"train/..."}, 19710},
 	{"data", []string{"data/..."}, 26110},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6250},
 	{"device", []string{"device/..."}, 18160},
 	{"cmd", []string{"cmd/..."}, 5650},
-	{"runfile", []string{"runfile/..."}, 8410},
+	{"runfile", []string{"runfile/..."}, 8430},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6170},
-	{"objective", []string{"objective"}, 3120},
+	{"objective", []string{"objective"}, 3400},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace/...", "vfs", "internal/..."}, 9500},
 	{"around a run", []string{".", "bench", "demo", "probe", "rehearse", "report/...", "timeline"}, 5440},
 	{"serve", []string{"serve"}, 2300},
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 143560
+const linkedLines = 143700
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

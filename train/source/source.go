@@ -79,10 +79,15 @@ func (s *Source) Configure(c *runfile.Config) (err error) {
 	return err
 }
 
-// Configured is a model with its tensors in groups and with a load-balancing loss, as the run file asks for.
-func Configured(m *model.Model, c *runfile.Config) (*model.Model, error) {
-	m, err := inGroups(m, c.TensorGroups())
-	if err != nil {
+// Configured is a model with a critic's row, with its tensors in groups and with a load-balancing loss, as the run file
+// asks for.
+func Configured(m *model.Model, c *runfile.Config) (_ *model.Model, err error) {
+	if c.Objective.Values() {
+		if m, err = m.WithValues(); err != nil {
+			return nil, err
+		}
+	}
+	if m, err = inGroups(m, c.TensorGroups()); err != nil {
 		return nil, err
 	}
 	return m.Balanced(c.RouterAuxLossCoef)
@@ -406,8 +411,8 @@ func PrepareRun(ctx context.Context, e *session.Env, c *runfile.Config, r Reader
 	return training, held, nil
 }
 
-// ReadAs has the model laid out as in a checkpoint, which may have frozen tensors, and refuses a checkpoint of another
-// model.
+// ReadAs has the model laid out as in a checkpoint, which may have frozen tensors or a critic's row, and refuses a
+// checkpoint of another model.
 func (s *Source) ReadAs(from *checkpoint.Checkpoint) error {
 	if err := s.ScoreAs(from); err != nil {
 		return err
@@ -417,7 +422,18 @@ func (s *Source) ReadAs(from *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", from.Dir(), err)
 	}
 	s.Model = m
-	return s.CheckIsOf(from)
+	if err = s.CheckIsOf(from); err == nil {
+		return nil
+	}
+	valued, errOf := m.WithValues()
+	if errOf != nil {
+		return errOf
+	}
+	if s.Model = valued; s.CheckIsOf(from) == nil {
+		return nil
+	}
+	s.Model = m
+	return err
 }
 
 // CheckIsOf refuses a checkpoint of another model.
