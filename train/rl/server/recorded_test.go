@@ -302,6 +302,7 @@ func TestWrongAnswers(t *testing.T) {
 		VLLM: {
 			"an answer has token 12, and the vocabulary ends before 10": {`"token_ids":[4,5,9]`, `"token_ids":[4,12,9]`},
 			"an answer has 2 tokens and 3 log-probabilities":            {`"token_ids":[4,5,9]`, `"token_ids":[4,9]`},
+			"an answer has 5 tokens, and 4 were asked for at most":      {`"token_ids":[4,5,9]`, `"token_ids":[4,5,4,5,9]`},
 			"an answer has no token_ids":                                {`"token_ids":[4,5,9]`, `"token_ids":null`},
 			"other tokens than the prompt's: 3 of 3": {`"prompt_token_ids":[1,2,3]`,
 				`"prompt_token_ids":[1,2,4]`},
@@ -318,6 +319,8 @@ func TestWrongAnswers(t *testing.T) {
 				switch {
 				case engine == SGLang && want == "goes beyond its token 0, which ends it":
 					r.edit(answers[engine], "[-0.5,4,null]", "[-0.5,9,null]")
+				case strings.HasPrefix(want, "an answer has 5 tokens"):
+					r.edit(answers[engine], `"token_logprobs":[-0.5,-1.25,-0.125]`, `"token_logprobs":[-1,-1,-1,-1,-1]`)
 				case engine == SGLang && strings.HasPrefix(want, "an answer has token 12"):
 					r.edit(answers[engine], "[4,5,9]", "[12,5,9]")
 				}

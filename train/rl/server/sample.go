@@ -201,7 +201,7 @@ func (s *server) complete(ctx context.Context, prompts []sampler.Prompt, p sampl
 
 // named is an error with the server's name before it, once.
 func (s *server) named(err error) error {
-	if err == nil || strings.HasPrefix(err.Error(), s.name) || errors.Is(err, context.Canceled) {
+	if err == nil || strings.Contains(err.Error(), s.name) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", s.name, err)

@@ -1,0 +1,224 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/objective"
+	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/generate"
+	"github.com/millrace/millrace/train/rl/sampler"
+	"github.com/millrace/millrace/train/rl/server"
+	"github.com/millrace/millrace/train/rl/server/servertest"
+	"github.com/millrace/millrace/train/session"
+	"github.com/millrace/millrace/vfs"
+)
+
+// policyRun opens a run of a policy on bytes in bf16.
+func policyRun(t *testing.T, env *session.Env, model string) *Run {
+	t.Helper()
+	c := smallConfig(t)
+	if model != "" {
+		c.Model = model
+	}
+	c.Datasets, c.ValSize, c.Eval = nil, 0, runfile.Eval{}
+	c.Objective = runfile.Objective{Type: "policy"}
+	c.LearningRate, c.WeightDecay = 1e-2, 0
+	c.Precision.Compute, c.Precision.Master = "bf16", "split" // forward passes have the weights that are handed over
+	r, err := Open(t.Context(), c, OpenOptions{Env: env, LogProbs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// answerLogProbs are the log-probabilities of ids[from:] by a run's weights.
+func answerLogProbs(ctx context.Context, r *Run, ids []int32, from int) ([]float32, error) {
+	labels := slices.Clone(ids)
+	for i := range from {
+		labels[i] = data.Ignore
+	}
+	b, err := r.Batch(data.Example{InputIDs: ids, Labels: labels})
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.LogProbs(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(all[0][from-1 : len(ids)-1]), nil
+}
+
+// reading samples with the model of a directory: the tokens are those of package generate, and the log-probabilities
+// those of a run of the model that never trains.
+type reading struct {
+	env  *session.Env
+	dir  string
+	eval *Run
+}
+
+func (x *reading) Name() string { return "own" }
+
+// endOfBytes ends a text of bytes.
+const endOfBytes = 256
+
+// seedOf is the seed of an answer: one is asked for at a time.
+func seedOf(p sampler.Params, group int64, sample int) uint64 {
+	return p.Seed + uint64(1000*group) + uint64(sample)
+}
+
+func (x *reading) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Params,
+	done func(sampler.Completion) error) error {
+	for i, q := range prompts {
+		text := make([]byte, len(q.IDs))
+		for j, id := range q.IDs {
+			text[j] = byte(id)
+		}
+		sample := q.Samples - 1 // the server asks for one answer by its number
+		o := generate.Options{Model: x.dir, Prompt: string(text), Tokenizer: "bytes", MaxTokens: p.MaxTokens,
+			Temperature: p.Temperature, Seed: seedOf(p, q.Group, sample), Compute: "bf16"}
+		made, err := generate.Text(ctx, x.env, o)
+		if err != nil {
+			return err
+		}
+		c := sampler.Completion{Prompt: i, Sample: sample, IDs: made.Tokens, Finish: made.Finish, Version: p.Version}
+		if made.Finish == sampler.FinishStop {
+			c.IDs = append(c.IDs, endOfBytes)
+		}
+		c.LogProbs, err = answerLogProbs(ctx, x.eval, append(slices.Clone(q.IDs), c.IDs...), len(q.IDs))
+		if err == nil {
+			err = done(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A step, a hand-over by files, and answers of a server with these weights: the trainer gives them the same
+// log-probabilities, and the files have the same answers. Each round trains on the answers of the one
+// before.
+func TestHandOver(t *testing.T) {
+	for _, engine := range []string{server.SGLang, server.VLLM} {
+		t.Run(engine, func(t *testing.T) {
+			env := newEnv(t)
+			r := policyRun(t, env, "")
+			plays := servertest.New(t, servertest.Options{ModelType: "qwen3", Vocab: 257, Positions: 128, Seed: 11,
+				Open: func(dir string) (sampler.Sampler, func() error, error) {
+					return &reading{env, dir, policyRun(t, env, dir)}, func() error { return nil }, nil
+				}})
+			var handed []server.Handover
+			s, err := server.Open(t.Context(), server.Options{Engine: engine, URL: plays.URL, Vocab: 257, AtOnce: 3,
+				ProbeIDs: []int32("say a"),
+				LogProbs: func(ctx context.Context, ids []int32, from int) ([]float32, error) {
+					return answerLogProbs(ctx, r, ids, from)
+				},
+				Loaded: func(h server.Handover) { handed = append(handed, h) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			dir := filepath.Join(t.TempDir(), "policy")
+			e, err := server.OpenExports(vfs.OS{}, dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			prompts := []sampler.Prompt{{Group: 1, IDs: []int32("say a"), Samples: 2, Ends: []int32{endOfBytes}},
+				{Group: 2, IDs: []int32("say b"), Samples: 2, Ends: []int32{endOfBytes}}}
+			p := sampler.Params{MaxTokens: 6, Temperature: 1, Seed: 11}
+			var before []string
+			for round := range 2 {
+				if err := r.HandOver(t.Context(), e, s); err != nil {
+					t.Fatal(err)
+				}
+				if h := handed[round]; h.Version != int64(r.Steps()) || !(h.Most <= 5e-7) || h.Tensors+h.Moved == 0 && round > 0 {
+					t.Errorf("round %d: %+v", round, h)
+				}
+				p.Version = int64(r.Steps())
+				var rows []sampler.Completion
+				err := s.Sample(t.Context(), prompts, p, func(c sampler.Completion) error {
+					rows = append(rows, c)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				slices.SortFunc(rows, func(a, b sampler.Completion) int { return 10*(a.Prompt-b.Prompt) + a.Sample - b.Sample })
+				out := filepath.Join(dir, string("ab"[round]))
+				var seen []string
+				for _, c := range rows {
+					q := prompts[c.Prompt]
+					seen = append(seen, fmt.Sprint(c.IDs))
+					made, err := generate.Text(t.Context(), env, generate.Options{Model: out, Prompt: string("say ") +
+						string("ab"[c.Prompt]), Tokenizer: "bytes", MaxTokens: 6, Temperature: 1, Compute: "bf16",
+						Seed: seedOf(p, q.Group, c.Sample)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					ids := made.Tokens
+					if made.Finish == sampler.FinishStop {
+						ids = append(ids, endOfBytes)
+					}
+					if !slices.Equal(ids, c.IDs) || made.Finish != c.Finish || c.Version != int64(round) {
+						t.Errorf("round %d: the server's answer is %v, and the export's %v", round, c, ids)
+					}
+					own, err := answerLogProbs(t.Context(), r, append(slices.Clone(q.IDs), c.IDs...), len(q.IDs))
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i, lp := range own {
+						if d := math.Abs(float64(lp - c.LogProbs[i])); !(d <= 5e-7) {
+							t.Errorf("round %d: a log-probability is %v at the server and %v at the trainer", round, c.LogProbs[i], lp)
+						}
+					}
+				}
+				if slices.Equal(seen, before) {
+					t.Errorf("round %d has the answers of the one before: %q", round, seen)
+				}
+				before = seen
+				trainOn(t, r, prompts, rows)
+			}
+
+			plays.Stale = true
+			err = r.HandOver(t.Context(), e, s)
+			if err == nil || !strings.Contains(err.Error(), "the server still has old weights") {
+				t.Errorf("a server with old weights: %v", err)
+			}
+		})
+	}
+}
+
+// trainOn takes a step on answers, of which each prompt's first one is the better one.
+func trainOn(t *testing.T, r *Run, prompts []sampler.Prompt, rows []sampler.Completion) {
+	t.Helper()
+	var examples []data.Example
+	for _, c := range rows {
+		q := prompts[c.Prompt]
+		ids := append(slices.Clone(q.IDs), c.IDs...)
+		labels := slices.Clone(ids)
+		for i := range q.IDs {
+			labels[i] = data.Ignore
+		}
+		examples = append(examples, data.Example{InputIDs: ids, Labels: labels})
+	}
+	b, err := r.Batch(examples...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Documents {
+		known := make([]float32, b.Documents[i].Length) // at each token, of the one that follows
+		copy(known[len(prompts[rows[i].Prompt].IDs)-1:], rows[i].LogProbs)
+		b.Documents[i].Rollout = &objective.Rollout{Advantage: float64(1 - 2*rows[i].Sample), Sampler: known}
+	}
+	if _, err := r.Step(t.Context(), b, r.Update(0.05)); err != nil {
+		t.Fatal(err)
+	}
+}
