@@ -28,6 +28,10 @@ type Sampler struct {
 	URL    string `yaml:"url"`           // the server's address, such as http://127.0.0.1:30000
 	Engine string `yaml:"engine"`        // EngineSGLang or EngineVLLM
 	Dir    string `yaml:"dir,omitempty"` // that the run writes weights to, and the server reads them from
+	// TokenEnv is the environment variable that has the server's key; "": the server has none.
+	TokenEnv string `yaml:"token_env,omitempty"`
+	// Sleeps has the server give the memory of its device back while the run trains: they share the device.
+	Sleeps bool `yaml:"sleeps,omitempty"`
 }
 
 // samplerMapping is a Sampler as a mapping has it.

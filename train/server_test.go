@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/train/rl/server"
 	"github.com/millrace/millrace/train/rl/server/servertest"
 	"github.com/millrace/millrace/train/session"
-	"github.com/millrace/millrace/vfs"
 )
 
 // policyRun opens a run of a policy on bytes in bf16.
@@ -37,23 +36,6 @@ func policyRun(t *testing.T, env *session.Env, model string) *Run {
 	}
 	t.Cleanup(func() { r.Close() })
 	return r
-}
-
-// answerLogProbs are the log-probabilities of ids[from:] by a run's weights.
-func answerLogProbs(ctx context.Context, r *Run, ids []int32, from int) ([]float32, error) {
-	labels := slices.Clone(ids)
-	for i := range from {
-		labels[i] = data.Ignore
-	}
-	b, err := r.Batch(data.Example{InputIDs: ids, Labels: labels})
-	if err != nil {
-		return nil, err
-	}
-	all, err := r.LogProbs(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	return slices.Clone(all[0][from-1 : len(ids)-1]), nil
 }
 
 // reading samples with the model of a directory: the tokens are those of package generate, and the log-probabilities
@@ -92,7 +74,7 @@ func (x *reading) Sample(ctx context.Context, prompts []sampler.Prompt, p sample
 		if made.Finish == sampler.FinishStop {
 			c.IDs = append(c.IDs, endOfBytes)
 		}
-		c.LogProbs, err = answerLogProbs(ctx, x.eval, append(slices.Clone(q.IDs), c.IDs...), len(q.IDs))
+		c.LogProbs, err = x.eval.logProbsOf(ctx, append(slices.Clone(q.IDs), c.IDs...), len(q.IDs))
 		if err == nil {
 			err = done(c)
 		}
@@ -111,26 +93,18 @@ func TestHandOver(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			env := newEnv(t)
 			r := policyRun(t, env, "")
-			plays := servertest.New(t, servertest.Options{ModelType: "qwen3", Vocab: 257, Positions: 128, Seed: 11,
+			plays := servertest.New(t, servertest.Options{ModelType: "llama", Vocab: 320, Positions: 128, Seed: 11,
 				Open: func(dir string) (sampler.Sampler, func() error, error) {
 					return &reading{env, dir, policyRun(t, env, dir)}, func() error { return nil }, nil
 				}})
 			var handed []server.Handover
-			s, err := server.Open(t.Context(), server.Options{Engine: engine, URL: plays.URL, Vocab: 257, AtOnce: 3,
-				ProbeIDs: []int32("say a"),
-				LogProbs: func(ctx context.Context, ids []int32, from int) ([]float32, error) {
-					return answerLogProbs(ctx, r, ids, from)
-				},
-				Loaded: func(h server.Handover) { handed = append(handed, h) }})
+			dir := filepath.Join(t.TempDir(), "policy")
+			r.config.RL.Sampler = runfile.Sampler{URL: plays.URL, Engine: engine, Dir: dir}
+			s, e, err := r.OpenServer(t.Context(), []int32("say a"), func(h server.Handover) { handed = append(handed, h) })
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			dir := filepath.Join(t.TempDir(), "policy")
-			e, err := server.OpenExports(vfs.OS{}, dir)
-			if err != nil {
-				t.Fatal(err)
-			}
 			prompts := []sampler.Prompt{{Group: 1, IDs: []int32("say a"), Samples: 2, Ends: []int32{endOfBytes}},
 				{Group: 2, IDs: []int32("say b"), Samples: 2, Ends: []int32{endOfBytes}}}
 			p := sampler.Params{MaxTokens: 6, Temperature: 1, Seed: 11}
@@ -170,7 +144,7 @@ func TestHandOver(t *testing.T) {
 					if !slices.Equal(ids, c.IDs) || made.Finish != c.Finish || c.Version != int64(round) {
 						t.Errorf("round %d: the server's answer is %v, and the export's %v", round, c, ids)
 					}
-					own, err := answerLogProbs(t.Context(), r, append(slices.Clone(q.IDs), c.IDs...), len(q.IDs))
+					own, err := r.logProbsOf(t.Context(), append(slices.Clone(q.IDs), c.IDs...), len(q.IDs))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -220,5 +194,24 @@ func trainOn(t *testing.T, r *Run, prompts []sampler.Prompt, rows []sampler.Comp
 	}
 	if _, err := r.Step(t.Context(), b, r.Update(0.05)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What keeps a run from its server is said by the key.
+func TestOpenServerRefuses(t *testing.T) {
+	r := policyRun(t, newEnv(t), "")
+	plays := servertest.New(t, servertest.Options{ModelType: "qwen3", Vocab: 320, Positions: 128})
+	for want, s := range map[string]runfile.Sampler{
+		"rl.sampler is own":                {},
+		"the run trains one of kind llama": {URL: plays.URL, Engine: server.SGLang, Dir: t.TempDir()},
+		"rl.sampler: dir: ":                {URL: plays.URL, Engine: server.SGLang, Dir: r.config.Model},
+		"token_env is MILLRACE_TEST_NO_TOKEN": {URL: plays.URL, Engine: server.VLLM, Dir: t.TempDir(),
+			TokenEnv: "MILLRACE_TEST_NO_TOKEN"},
+	} {
+		r.config.RL.Sampler = s
+		_, _, err := r.OpenServer(t.Context(), nil, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

@@ -1,0 +1,84 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/stream"
+	"github.com/millrace/millrace/tensor"
+	"github.com/millrace/millrace/train/export"
+	"github.com/millrace/millrace/train/rl/sampler"
+	"github.com/millrace/millrace/train/rl/server"
+)
+
+// OpenServer connects to the server that the key rl.sampler names, and opens the directories by which [Run.HandOver]
+// gives it weights. It fails where these have no room. With [OpenOptions.LogProbs] each hand-over compares the
+// log-probabilities of the server with the run's, on a few tokens after probe, the tokens of a short prompt. loaded is
+// told of each hand-over; it may be nil.
+func (r *Run) OpenServer(ctx context.Context, probe []int32, loaded func(server.Handover)) (sampler.Server,
+	*server.Exports, error) {
+	c := r.config.RL.Sampler
+	if c.IsOwn() {
+		return nil, nil, errors.New("rl.sampler is own: name a server")
+	}
+	o := server.Options{Engine: c.Engine, URL: c.URL, TokenEnv: c.TokenEnv, Sleeps: c.Sleeps, Vocab: r.Model().Vocab,
+		ModelType: r.src.Config.Reader().StringOr("model_type", ""), ProbeIDs: probe, Warn: r.env.Warn, Loaded: loaded}
+	if r.plan.Outputs.LogProbs {
+		o.LogProbs = r.logProbsOf
+	}
+	params, _ := r.Model().Params()
+	e, err := server.OpenExports(r.env.Files(), c.Dir)
+	if err == nil {
+		err = r.env.HasRoom(c.Dir, tensor.BF16.Bytes()*params)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("rl.sampler: %w", err)
+	}
+	s, err := server.Open(ctx, o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("rl.sampler: %w", err)
+	}
+	return s, e, nil
+}
+
+// logProbsOf returns the log-probabilities of ids[from:], each after all ids before it, in nats. from is at least 1.
+func (r *Run) logProbsOf(ctx context.Context, ids []int32, from int) ([]float32, error) {
+	labels := slices.Clone(ids)
+	for i := range from {
+		labels[i] = data.Ignore
+	}
+	b, err := r.Batch(data.Example{InputIDs: ids, Labels: labels})
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.LogProbs(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(all[0][from-1 : len(ids)-1]), nil
+}
+
+// HandOver has a server sample with the weights after the latest step. It writes them in bf16 to one of two
+// directories, compares the files with what memory has, has the server load them, and then removes the directory that
+// it had before. Their version is [Run.Steps]. Weights that are not finite are an error.
+func (r *Run) HandOver(ctx context.Context, e *server.Exports, to sampler.Server) error {
+	if err := r.flushFinite(ctx); err != nil {
+		return err
+	}
+	version := int64(r.steps)
+	dir, err := e.Write(ctx, version, func(dir string, o hf.WriteOptions) error {
+		return export.Write(ctx, r.env, r.src, dir, export.Format{DType: tensor.BF16}, nil, o,
+			stream.Viewer(r.plan, r.session.Store))
+	})
+	if err != nil {
+		return err
+	}
+	if err := to.Load(ctx, dir, version); err != nil {
+		return err
+	}
+	return e.Taken()
+}
