@@ -437,6 +437,12 @@ func (o *Operands) AttendCache(out, q, k, v Mat, spec AttentionSpec) {
 	o.same("k", k, q)
 	o.same("v", v, q)
 	o.sinks(q, spec)
+	if b := spec.Blocks; !b.None() {
+		if b.Rows < 1 || b.Rows > max(k.Rows, 1) || b.Each < 1 || b.Each%b.Rows != 0 {
+			o.fail("blocks of %d rows for sequences of %d in a cache of %d", b.Rows, b.Each, k.Rows)
+		}
+		o.vec(false, "table", b.Table, tensor.I32, b.Entries())
+	}
 	o.apart()
 }
 

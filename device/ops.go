@@ -96,14 +96,33 @@ type AttentionSpec struct {
 	// Sinks [1, Heads] (A) has a logit for each query head that every softmax counts in its sum, and that takes no
 	// value: it is neither scaled nor capped. The zero Mat: none. Source: OpenAI, "gpt-oss-120b & gpt-oss-20b Model
 	// Card" (2025).
-	Sinks Mat
-	Docs  Docs
+	Sinks  Mat
+	Docs   Docs
+	Blocks CacheBlocks // of AttendCache alone
 }
 
+// CacheBlocks say where the rows of sequences are in a cache that is cut into blocks of some rows. The sequences have
+// Each rows each, and follow each other: row r of all of them is row Table[r/Rows]*Rows + r%Rows of the cache. So
+// sequences can share blocks, and have no more of them than they use. The zero value: row r is row r of the cache.
+type CacheBlocks struct {
+	Table Mem // I32, for each block of Rows rows of the sequences
+	Rows  int // of a block
+	Each  int // rows of a sequence, which are in whole blocks
+}
+
+// None reports whether the rows of sequences are the cache's own.
+func (b CacheBlocks) None() bool { return b.Table.IsZero() }
+
+// Entries is the number of blocks that the table has a place for.
+func (b CacheBlocks) Entries() int { return int(b.Table.Len / 4) }
+
 // CacheFLOPs counts the arithmetic of AttendCache for n rows and a cache of cached rows: two products for each pair of
-// a query and a key, as if each row saw all rows of the cache, or as many as the window has. How many it sees is not
-// known before the operation runs.
+// a query and a key, as if each row saw all rows of the cache, or of its sequence where that is known, or as many as
+// the window has. How many it sees is not known before the operation runs.
 func (s *AttentionSpec) CacheFLOPs(n, cached int) int64 {
+	if s.Blocks.Each > 0 {
+		cached = min(cached, s.Blocks.Each)
+	}
 	if s.Window > 0 {
 		cached = min(cached, s.Window)
 	}
@@ -127,7 +146,8 @@ type AttentionOps interface {
 	// AttendCache is Attention of rows whose keys and values are rows of a cache: k and v are [C, KVHeads*HeadDim].
 	// Row r of q and out, [n, Heads*HeadDim], sees the rows [Docs.Start[r], Docs.End[r]) of the cache, its own among
 	// them, or the last Window of these; a row that sees none gets zeros. All rows of the range hold finite numbers,
-	// and rows in no range are not read. Docs.Positions has no meaning.
+	// and rows in no range are not read. With Blocks the range is of rows of sequences, which have the cache's rows that
+	// the table names; entries of blocks that are in no range have no meaning. Docs.Positions has none either.
 	AttendCache(out, q, k, v Mat, spec AttentionSpec)
 	// SinkGrad is the sinks' gradient: dsinks (F32, [1, heads]) -= sum over rows of exp(sinks - lse)*delta, from the
 	// sinks [1, heads] (A) and lse of Attention and the delta of AttentionGrad.

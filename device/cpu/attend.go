@@ -61,6 +61,9 @@ func (s *Stream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec)
 	s.try(func() error {
 		a := attentionSpec(out, device.Mat{}, q, k, v, spec)
 		a.End = ints(spec.Docs.End, q.Rows)
+		if b := spec.Blocks; !b.None() {
+			a.Table, a.TableRows = ints(b.Table, b.Entries()), b.Rows
+		}
 		cached, err := attention.NewCached(a)
 		if err != nil {
 			return err

@@ -14,9 +14,10 @@ func (s *Stream) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec)
 			return fmt.Errorf("a scale of %g: the kernels take positive ones", spec.Scale)
 		}
 		return s.launch(named("attend_cache", typeName(q.DType)), ptr(out.Mem), ptr(q.Mem), ptr(k.Mem), ptr(v.Mem),
-			ptr(spec.Sinks.Mem), ptr(spec.Docs.Start), ptr(spec.Docs.End), i32(q.Rows), i32(spec.Heads),
-			i32(spec.KVHeads), i32(spec.Heads/spec.KVHeads), i32(spec.HeadDim), i32(spec.Window), stride(out),
-			stride(q), stride(k), stride(v), f32(spec.Scale), f32(spec.SoftCap))
+			ptr(spec.Sinks.Mem), ptr(spec.Docs.Start), ptr(spec.Docs.End), ptr(spec.Blocks.Table), i32(q.Rows),
+			i32(spec.Heads), i32(spec.KVHeads), i32(spec.Heads/spec.KVHeads), i32(spec.HeadDim), i32(spec.Window),
+			i32(max(spec.Blocks.Rows, 1)), stride(out), stride(q), stride(k), stride(v), f32(spec.Scale),
+			f32(spec.SoftCap))
 	})
 }
 

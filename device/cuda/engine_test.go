@@ -459,17 +459,26 @@ func cardFails(t *testing.T, peers bool) {
 }
 
 // continuing: text a few positions at a time. The logits of a position are those that the CPU has for it. If bits are
-// asked for, they are the same whichever positions its pass has, and wherever caches wait.
+// asked for, they are the same whichever positions its pass has, wherever caches wait, and in whichever blocks.
 func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d device.Device) {
 	g := modeltest.Load(t, variant)
 	m, fill := golden(t, g)
 	// Passes have that many of the next positions of each of two sequences.
-	logits := func(computes []device.Device, place func(*plan.Placement), passes [][2]int) (all [2][][]float32) {
+	logits := func(computes []device.Device, place func(*plan.Placement), blocks [2][]int32,
+		passes [][2]int) (all [2][][]float32) {
 		n := numerics(g, compute)
 		n.SequenceLen, n.MicroBatches = 8, 1
 		out := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 2, Positions: 9}}
+		if len(blocks[0]) > 0 {
+			out.Caches.BlockRows, out.Caches.Blocks = 4, 7
+		}
 		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, nil, fill, computes, place)
 		defer done()
+		for sequence, own := range blocks {
+			if err := e.SetBlocks(sequence, own); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for _, pass := range passes {
 			var rows []stream.Position
 			for sequence, count := range pass {
@@ -495,7 +504,9 @@ func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d
 	}
 	mixed, apart := [][2]int{{3, 0}, {1, 4}, {2, 1}}, [][2]int{{0, 1}, {0, 1}, {0, 3}, {5, 0}, {1, 0}}
 	gpu := []device.Device{d}
-	first, moved, onCPU := logits(gpu, stay, mixed), logits(gpu, move, apart), logits(nil, stay, mixed)
+	inRows, inBlocks := [2][]int32{}, [2][]int32{{5, 1, 3}, {6, 4, 0}}
+	first, moved := logits(gpu, stay, inRows, mixed), logits(gpu, move, inBlocks, apart)
+	onCPU := logits(nil, stay, inRows, mixed)
 	if bits && fmt.Sprint(moved) != fmt.Sprint(first) {
 		t.Error("streamed, in other passes: other logits")
 	}

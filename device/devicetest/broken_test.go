@@ -40,6 +40,7 @@ type (
 	zeroTargets  struct{ device.Stream }
 	fromZero     struct{ device.Stream }
 	wholeCache   struct{ device.Stream }
+	noTable      struct{ device.Stream }
 	putsAll      struct{ device.Stream }
 	noTail       struct{ device.Stream }
 	noState      struct{ device.Stream }
@@ -158,6 +159,11 @@ func (s wholeCache) AttendCache(out, q, k, v device.Mat, spec device.AttentionSp
 	s.Stream.AttendCache(out, q, k, v, spec)
 }
 
+func (s noTable) AttendCache(out, q, k, v device.Mat, spec device.AttentionSpec) {
+	spec.Blocks = device.CacheBlocks{}
+	s.Stream.AttendCache(out, q, k, v, spec)
+}
+
 func (s putsAll) Put(cache, x device.Mat, at device.Mem) {
 	s.Stream.Put(cache, x, at)
 	s.Stream.Copy(cache.RowRange(0, 1).Mem, x.RowRange(0, 1).Mem)
@@ -260,6 +266,7 @@ var breaks = []struct {
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},
 	{"ignores where a table begins", "Gather", func(s device.Stream) device.Stream { return fromZero{s} }},
 	{"attends the sequences before", "AttendCache", func(s device.Stream) device.Stream { return wholeCache{s} }},
+	{"ignores the table of a cache", "AttendCache", func(s device.Stream) device.Stream { return noTable{s} }},
 	{"puts a row where it has no place", "Put", func(s device.Stream) device.Stream { return putsAll{s} }},
 	{"forgets a row that a convolution keeps", "ContinueConv",
 		func(s device.Stream) device.Stream { return noTail{s} }},

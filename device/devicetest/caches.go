@@ -18,16 +18,22 @@ func testAttendCache(r *rig) {
 		sinks                                 bool
 		lengths                               []int // of the sequences, each of which has its last rows in the pass
 		capacity                              int   // rows of the cache of a sequence
+		block                                 int   // rows of the blocks that a table deals out; 0: there is no table
 	}
-	cases := []attention{{1, 1, 1, 2, 0, 0, false, []int{1}, 1}, {1, 3, 1, 16, 0, 0, false, []int{300}, 301},
-		{4, 2, 2, 6, 3, 0, false, []int{5, 1, 17, 9}, 17}, {130, 4, 2, 64, 0, 0, false, []int{131}, 140},
-		{37, 6, 2, 8, 130, 0, false, []int{290, 40}, 300}, {5, 2, 1, 80, 0, 50, false, []int{131, 3}, 131},
-		{9, 4, 1, 16, 20, 0, true, []int{70, 12, 200}, 210}, {3, 2, 2, 64, 4, 2, true, []int{33}, 64},
-		{2, 140, 1, 2, 0, 0, false, []int{3}, 5}}
+	cases := []attention{{1, 1, 1, 2, 0, 0, false, []int{1}, 1, 0}, {1, 3, 1, 16, 0, 0, false, []int{300}, 301, 0},
+		{4, 2, 2, 6, 3, 0, false, []int{5, 1, 17, 9}, 17, 0}, {130, 4, 2, 64, 0, 0, false, []int{131}, 140, 0},
+		{37, 6, 2, 8, 130, 0, false, []int{290, 40}, 300, 0}, {5, 2, 1, 80, 0, 50, false, []int{131, 3}, 131, 0},
+		{9, 4, 1, 16, 20, 0, true, []int{70, 12, 200}, 210, 0}, {3, 2, 2, 64, 4, 2, true, []int{33}, 64, 0},
+		{2, 140, 1, 2, 0, 0, false, []int{3}, 5, 0},
+		{4, 2, 2, 6, 3, 0, false, []int{5, 1, 17, 9}, 18, 3}, {9, 4, 1, 16, 20, 0, true, []int{70, 12, 200}, 210, 7},
+		{5, 2, 1, 80, 0, 50, false, []int{131, 3}, 144, 16}, {37, 6, 2, 8, 130, 0, false, []int{290, 40}, 384, 128},
+		{3, 2, 1, 256, 0, 0, false, []int{40}, 40, 10}}
 	if r.suite.Align > 0 {
-		cases = append(cases, attention{1, 9, 3, 64, 0, 0, false, []int{513}, 520},
-			attention{4, 8, 2, 128, 100, 0, false, []int{200, 64}, 200},
-			attention{2, 4, 1, 256, 0, 30, true, []int{129, 300}, 304})
+		cases = append(cases, attention{1, 9, 3, 64, 0, 0, false, []int{513}, 520, 0},
+			attention{4, 8, 2, 128, 100, 0, false, []int{200, 64}, 200, 0},
+			attention{2, 4, 1, 256, 0, 30, true, []int{129, 300}, 304, 0},
+			attention{4, 8, 2, 128, 100, 0, false, []int{200, 64}, 256, 64},
+			attention{2, 4, 1, 256, 0, 30, true, []int{129, 300}, 320, 16})
 	}
 	for _, s := range cases {
 		for _, d := range types {
@@ -50,11 +56,21 @@ func testAttendCache(r *rig) {
 				sinks := r.output("sinks", d, 1, s.heads)
 				spec.Sinks = r.filled(sinks, func(i int) float64 { return float64(3*i-6) + r.rng.NormFloat64() }).Mat
 			}
+			row := func(r int) int { return r }
+			if s.block > 0 { // in another order, and some blocks more that no row sees
+				cached += 2 * s.block
+				table := make([]int32, s.capacity*len(s.lengths)/s.block)
+				for i, at := range r.rng.Perm(cached / s.block)[:len(table)] {
+					table[i] = int32(at)
+				}
+				row = func(r int) int { return int(table[r/s.block])*s.block + r%s.block }
+				spec.Blocks = device.CacheBlocks{Table: r.ints("table", table).Mem, Rows: s.block, Each: s.capacity}
+			}
 			// What no row sees is poison.
 			seen := map[int]bool{}
 			for i := range start {
-				for row := start[i]; row < end[i]; row++ {
-					seen[int(row)] = true
+				for r := start[i]; r < end[i]; r++ {
+					seen[row(int(r))] = true
 				}
 			}
 			cache := func(name string) *matrix {

@@ -273,10 +273,16 @@ func (s *referenceStream) RoPE(y, x, bias device.Mat, heads int, cos, sin device
 type attention struct {
 	device.AttentionSpec
 	q, k, v, start []float64
+	table          []float64 // of AttentionSpec.Blocks; nil without them
 }
 
 func (s *referenceStream) attention(q, k, v device.Mat, spec device.AttentionSpec) *attention {
-	return &attention{spec, s.numbers(q), s.numbers(k), s.numbers(v), s.vector(spec.Docs.Start, tensor.I32, q.Rows)}
+	a := &attention{AttentionSpec: spec, q: s.numbers(q), k: s.numbers(k), v: s.numbers(v),
+		start: s.vector(spec.Docs.Start, tensor.I32, q.Rows)}
+	if b := spec.Blocks; !b.None() {
+		a.table = s.vector(b.Table, tensor.I32, b.Entries())
+	}
+	return a
 }
 
 // query returns the index in q of a head of row t, and the first key that it sees of those before end.
@@ -289,7 +295,12 @@ func (a *attention) query(t, head, end int) (at, first int) {
 }
 
 // key returns the index in k and v of what a query's head sees at position t.
-func (a *attention) key(t, head int) int { return (t*a.KVHeads + head/(a.Heads/a.KVHeads)) * a.HeadDim }
+func (a *attention) key(t, head int) int {
+	if a.table != nil {
+		t = int(a.table[t/a.Blocks.Rows])*a.Blocks.Rows + t%a.Blocks.Rows
+	}
+	return (t*a.KVHeads + head/(a.Heads/a.KVHeads)) * a.HeadDim
+}
 
 // score returns the scaled and capped score of a query and a key, and its derivative by their product.
 func (a *attention) score(q, k int) (score, slope float64) {

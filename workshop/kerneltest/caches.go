@@ -22,8 +22,8 @@ var ofCaches = map[string]operands{
 		q, out := b.normal(d, 3, heads*headDim, heads*headDim+16), b.field(d, 3, heads*headDim, heads*headDim+32)
 		k, v := b.normal(d, cached, kvHeads*headDim, kvHeads*headDim+16), b.normal(d, cached, kvHeads*headDim, 192)
 		start, end := b.ints([]int32{0, 0, 70}), b.ints([]int32{1, 70, 99})
-		return []any{out, q, k, v, 0, start, end, 3, heads, kvHeads, heads / kvHeads, headDim, 60, out.stride, q.stride,
-			k.stride, v.stride, float32(0.1), float32(0)}, []*field{out}
+		return []any{out, q, k, v, 0, start, end, 0, 3, heads, kvHeads, heads / kvHeads, headDim, 60, 1, out.stride,
+			q.stride, k.stride, v.stride, float32(0.1), float32(0)}, []*field{out}
 	},
 	"put.A": func(b *bench, d tensor.DType) ([]any, []*field) {
 		cache, x := b.normal(d, 7, 528, 544), b.normal(d, 5, 528, 560)
@@ -44,13 +44,15 @@ var ofCaches = map[string]operands{
 }
 
 // Heads of any width, more query heads of a key head than a tile has rows, windows, soft caps and sinks, over blocks
-// of keys that are not full; and a row that sees nothing.
+// of keys that are not full; a row that sees nothing; and rows of sequences that a table deals out.
 func testAttendCache(t *testing.T, on *backend) {
 	for _, c := range []struct {
 		heads, kvHeads, headDim, window int
 		softCap                         float32
 		sunk                            bool
-	}{{4, 2, 6, 0, 0, false}, {18, 1, 20, 9, 0, true}, {1, 1, 131, 0, 30, false}, {2, 1, 260, 0, 2, true}} {
+		block                           int
+	}{{4, 2, 6, 0, 0, false, 0}, {18, 1, 20, 9, 0, true, 0}, {1, 1, 131, 0, 30, false, 0}, {2, 1, 260, 0, 2, true, 0},
+		{4, 2, 6, 0, 0, false, 10}, {6, 2, 20, 33, 0, true, 3}} {
 		for _, d := range types {
 			t.Run(fmt.Sprintf("%s %+v", typeWord(d), c), func(t *testing.T) {
 				const cached = 90
@@ -60,9 +62,19 @@ func testAttendCache(t *testing.T, on *backend) {
 				q := b.normal(d, rows, c.heads*c.headDim, c.heads*c.headDim+3)
 				k := b.normal(d, cached, c.kvHeads*c.headDim, c.kvHeads*c.headDim+5)
 				v := b.normal(d, cached, c.kvHeads*c.headDim, c.kvHeads*c.headDim+1)
-				for row := 41; row < 50; row++ { // no row sees it
-					k.put(row, 0, math.NaN())
-					v.put(row, 0, math.NaN())
+				row, table, tabled, block := func(r int) int { return r }, []int32{}, any(0), max(c.block, 1)
+				var inBlocks device.CacheBlocks
+				if c.block > 0 {
+					for i := range cached / block {
+						table = append(table, int32((7*i+2)%(cached/block)))
+					}
+					row = func(r int) int { return int(table[r/block])*block + r%block }
+					f := b.ints(table)
+					tabled, inBlocks = f, device.CacheBlocks{Table: b.of(f).Mem, Rows: block, Each: block}
+				}
+				for r := 41; r < 50; r++ { // no row sees it
+					k.put(row(r), 0, math.NaN())
+					v.put(row(r), 0, math.NaN())
 				}
 				sinks, sunk := b.normal(d, 1, c.heads, c.heads), any(0)
 				if c.sunk {
@@ -71,13 +83,13 @@ func testAttendCache(t *testing.T, on *backend) {
 				out := b.field(d, rows, c.heads*c.headDim, c.heads*c.headDim+7)
 				starts, ends := b.ints(start), b.ints(end)
 				spec := device.AttentionSpec{Heads: c.heads, KVHeads: c.kvHeads, HeadDim: c.headDim, Window: c.window,
-					Scale: float32(scale), SoftCap: c.softCap, Docs: b.docs(starts, ends)}
+					Scale: float32(scale), SoftCap: c.softCap, Docs: b.docs(starts, ends), Blocks: inBlocks}
 				if c.sunk {
 					spec.Sinks = b.of(sinks)
 				}
 				b.ref.AttendCache(b.of(out), b.of(q), b.of(k), b.of(v), spec)
-				b.run("attend_cache."+typeWord(d)+".any", out, q, k, v, sunk, starts, ends, rows, c.heads,
-					c.kvHeads, group, c.headDim, c.window, out.stride, q.stride, k.stride, v.stride, float32(scale),
+				b.run("attend_cache."+typeWord(d)+".any", out, q, k, v, sunk, starts, ends, tabled, rows, c.heads,
+					c.kvHeads, group, c.headDim, c.window, block, out.stride, q.stride, k.stride, v.stride, float32(scale),
 					c.softCap)
 				// As of attention: see attentionCase.run.
 				limit := map[tensor.DType]float64{tensor.F32: 1e-5 + 4e-7*float64(c.softCap), tensor.BF16: 1e-2}[d]

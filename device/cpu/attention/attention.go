@@ -45,6 +45,10 @@ type Spec struct {
 	// Of attention over a cache only (see Cached): one past the last key that each row sees. K and V then have any
 	// number of rows, and DocStart has the first key of each row.
 	End []int32
+	// With a Table of blocks of TableRows rows, DocStart and End are of rows of sequences: row r of these is row
+	// Table[r/TableRows]*TableRows + r%TableRows of K and V. Empty: it is row r.
+	Table     []int32
+	TableRows int
 
 	Sinks kernels.Vec // [Heads], forward only: logits that the sums of the heads' softmaxes count; of length 0: none
 
@@ -188,6 +192,8 @@ type block struct {
 	out             []float32   // [queryBlock, HeadDim]: the output, or the gradient of Q
 	max, sum        []float32   // [queryBlock]; backward keeps delta in max
 	next, fade      []float32   // [queryBlock]: max with the scores of one more block, and what changes the sums to it
+	// [keyBlock, queryBlock] of the type of Q, which has no other use where neither gradients nor dscores are computed.
+	free unsafe.Pointer
 }
 
 // ScratchBytes returns the scratch memory of each worker for tasks with heads of headDim, in any type.
@@ -209,8 +215,10 @@ func newBlock(d tensor.DType, headDim int, scratch []byte) block {
 		max: take(queryBlock), sum: take(queryBlock), next: take(queryBlock), fade: take(queryBlock)}
 	if d == tensor.F32 {
 		b.p, b.ds = kernels.MatF32(b.scores, keyBlock), kernels.MatF32(b.dscores, keyBlock)
+		b.free = unsafe.Pointer(&scratch[0]) // of the halves
 		return b
 	}
+	b.free = unsafe.Pointer(&b.dscores[0])
 	halves := unsafe.Slice((*uint16)(unsafe.Pointer(&scratch[0])), 2*n)
 	b.p, b.ds = kernels.MatBF16(halves[:n], keyBlock), kernels.MatBF16(halves[n:], keyBlock)
 	return b

@@ -39,10 +39,8 @@ func NewCached(s *Spec) (*Cached, error) {
 	if err != nil {
 		return nil, err
 	}
-	for r, start := range s.DocStart {
-		if end := s.End[r]; start < 0 || end < start || int(end) > cached {
-			return nil, fmt.Errorf("attention: row %d sees the rows [%d, %d) of a cache of %d", r, start, end, cached)
-		}
+	if err := s.checkCache(); err != nil {
+		return nil, err
 	}
 	most := min(queryBlock, queryBlock*keyBlock/s.HeadDim)
 	if most == 0 {
@@ -63,6 +61,40 @@ func NewCached(s *Spec) (*Cached, error) {
 		row = end
 	}
 	return c, nil
+}
+
+// checkCache refuses rows that leave the cache, and blocks of the table that do where rows see some of them.
+func (s *Spec) checkCache() error {
+	rows, blocks := s.K.Rows, 0
+	if len(s.Table) > 0 {
+		blocks = s.K.Rows / max(s.TableRows, 1)
+		rows = len(s.Table) * s.TableRows
+	}
+	for r, start := range s.DocStart {
+		end := s.End[r]
+		if start < 0 || end < start || int(end) > rows {
+			return fmt.Errorf("attention: row %d sees the rows [%d, %d) of a cache of %d", r, start, end, rows)
+		}
+		if len(s.Table) == 0 || end == start {
+			continue
+		}
+		for b := int(start) / s.TableRows; b*s.TableRows < int(end); b++ {
+			if at := s.Table[b]; at < 0 || int(at) >= blocks {
+				return fmt.Errorf("attention: row %d sees block %d of a cache of %d", r, at, blocks)
+			}
+		}
+	}
+	return nil
+}
+
+// cached finds the rows [first, end) of sequences in the cache: the first n of them follow each other there, from row
+// at on.
+func (s *Spec) cached(first, end int) (at, n int) {
+	if len(s.Table) == 0 {
+		return first, end - first
+	}
+	n = min(end, (first/s.TableRows+1)*s.TableRows) - first
+	return int(s.Table[first/s.TableRows])*s.TableRows + first%s.TableRows, n
 }
 
 // Tasks is the number of tasks of Run.
@@ -101,11 +133,14 @@ func (c *Cached) Run(k *kernels.Table, mul Multiplier, worker, task int, scratch
 		if r0 == r1 {
 			continue
 		}
-		mul.Multiply(worker, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, 0, k1-k0),
-			A: part(q, r0, r1, 0, d), B: part(c.K, k0, k1, tile.kv*d, (tile.kv+1)*d), TransposeB: true})
+		for first := k0; first < k1; {
+			at, n := c.cached(first, k1)
+			mul.Multiply(worker, Product{C: part(kernels.MatF32(b.scores, keyBlock), r0, r1, first-k0, first-k0+n),
+				A: part(q, r0, r1, 0, d), B: part(c.K, at, at+n, tile.kv*d, (tile.kv+1)*d), TransposeB: true})
+			first += n
+		}
 		b.weigh(k, c.Spec, r0, r1, k1-k0, func(r int) (c0, c1 int) { return columns(r, k0, k1) })
-		mul.Multiply(worker, Product{C: part(kernels.MatF32(b.out, d), r0, r1, 0, d), A: part(b.p, r0, r1, 0, k1-k0),
-			B: part(c.V, k0, k1, tile.kv*d, (tile.kv+1)*d), Accumulate: true})
+		c.addValues(k, mul, worker, b, tile.kv, r0, r1, k0, k1)
 	}
 	for r := range n {
 		t, h := c.pair(tile, r)
@@ -113,6 +148,34 @@ func (c *Cached) Run(k *kernels.Table, mul Multiplier, worker, task int, scratch
 			b.sum[r] = 1 // and the output is zero
 		}
 		b.end(k, c.Spec, r, t, h)
+	}
+}
+
+// addValues adds to the rows [r0, r1) of a tile the values of the keys [k0, k1), which weigh has given weights. A
+// product's sums are of all its keys, so where these do not follow each other in the cache they are gathered first, as
+// many columns at a time as there is memory for; a product's element does not depend on the columns that it comes with.
+func (c *Cached) addValues(k *kernels.Table, mul Multiplier, worker int, b block, kv, r0, r1, k0, k1 int) {
+	d := c.HeadDim
+	multiply := func(v kernels.Mat, c0, c1 int) {
+		mul.Multiply(worker, Product{C: part(kernels.MatF32(b.out, d), r0, r1, c0, c1),
+			A: part(b.p, r0, r1, 0, k1-k0), B: v, Accumulate: true})
+	}
+	if at, n := c.cached(k0, k1); n == k1-k0 {
+		multiply(part(c.V, at, at+n, kv*d, (kv+1)*d), 0, d)
+		return
+	}
+	const most = queryBlock // columns: the memory that is free has keyBlock rows of as many, in either type
+	for c0 := 0; c0 < d; c0 += most {
+		c1 := min(c0+most, d)
+		v := kernels.Mat{Data: b.free, DType: c.V.DType, Rows: k1 - k0, Cols: c1 - c0, Stride: most}
+		for first := k0; first < k1; {
+			at, n := c.cached(first, k1)
+			for i := range n {
+				k.Convert(row(v, first-k0+i, 0, c1-c0), row(c.V, at+i, kv*d+c0, kv*d+c1))
+			}
+			first += n
+		}
+		multiply(v, c0, c1)
 	}
 }
 

@@ -79,12 +79,37 @@ func TestCachedRowsAreAlone(t *testing.T) {
 						t.Errorf("passes of up to %d rows have other bits than one pass", most)
 					}
 				}
+				for _, block := range []int{7, 64, keyBlock, 2 * keyBlock} {
+					if got := inBlocks(t, k, mul, s, block, rng); !slices.Equal(floats(got), want) {
+						t.Errorf("keys and values in blocks of %d rows: other bits than in rows that follow each other", block)
+					}
+				}
 			})
 		}
 	}
 }
 
-// Rows that leave the cache are refused.
+// inBlocks computes the output of a Spec whose keys and values are in blocks, in any order, with NaN in the rest.
+func inBlocks(t *testing.T, k *kernels.Table, mul Multiplier, s *Spec, block int, rng *rand.Rand) kernels.Mat {
+	t.Helper()
+	nan := func() float32 { return float32(math.NaN()) }
+	n, kv := (s.K.Rows+block-1)/block, s.K.Cols
+	paged := *s
+	paged.Out, paged.TableRows = mat(s.Q.DType, s.Q.Rows, s.Q.Cols, nan), block
+	paged.K, paged.V = mat(s.Q.DType, (n+2)*block, kv, nan), mat(s.Q.DType, (n+2)*block, kv, nan)
+	for _, at := range rng.Perm(n + 2)[:n] {
+		first := len(paged.Table) * block
+		for r := first; r < min(first+block, s.K.Rows); r++ {
+			k.Convert(row(paged.K, at*block+r-first, 0, kv), row(s.K, r, 0, kv))
+			k.Convert(row(paged.V, at*block+r-first, 0, kv), row(s.V, r, 0, kv))
+		}
+		paged.Table = append(paged.Table, int32(at))
+	}
+	attendCached(t, k, mul, &paged, rng)
+	return paged.Out
+}
+
+// Rows that leave the cache are refused, and blocks that do.
 func TestCachedRefuses(t *testing.T) {
 	zero := func() float32 { return 0 }
 	for _, of := range [][2]int32{{-1, 2}, {3, 2}, {0, 6}} {
@@ -93,6 +118,12 @@ func TestCachedRefuses(t *testing.T) {
 			DocStart: []int32{of[0]}, End: []int32{of[1]}}
 		if _, err := NewCached(s); err == nil {
 			t.Errorf("rows %v of a cache of 5: no error", of)
+		}
+		for _, table := range [][]int32{{0, 2}, {0, -1}, {0}} {
+			s.DocStart, s.End, s.Table, s.TableRows = []int32{1}, []int32{4}, table, 2
+			if _, err := NewCached(s); err == nil {
+				t.Errorf("blocks %v of a cache of two: no error", table)
+			}
 		}
 	}
 }

@@ -6,6 +6,9 @@ Rows are computed one by one. Blocks of keys begin at multiples of their length 
 row by row. So a row's bits depend on its sequence alone: not on which rows it comes with, and not on how the
 sequence was cut.
 
+Keys and values may be in blocks of rows that sequences share: row r of the sequences is then row
+table[r // block]*block + r % block of the cache.
+
 Sources are those of attention.py and of delta.py.
 """
 
@@ -27,10 +30,12 @@ def _tile(base, row, col, inside, stride, cols):
 
 
 @triton.jit
-def attend_cache(out, q, k, v, sinks, start, end, rows, heads, kvheads, group, headdim, window, so, sq, sk, sv, scale,
-                 cap, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, PIECE: tl.constexpr, BLOCK_V: tl.constexpr):
+def attend_cache(out, q, k, v, sinks, start, end, table, rows, heads, kvheads, group, headdim, window, block, so, sq,
+                 sk, sv, scale, cap, GROUP: tl.constexpr, BLOCK_K: tl.constexpr, PIECE: tl.constexpr,
+                 BLOCK_V: tl.constexpr):
     """Some columns of out of a row, of GROUP of the query heads that share a key head: they are the rows of a tile.
-    scale > 0; cap and window may be 0, sinks null. Programs: rows, kvheads*ceil(group/GROUP), ceil(headdim/BLOCK_V).
+    scale > 0; cap and window may be 0, sinks null; and table null, where block is 1. Programs: rows,
+    kvheads*ceil(group/GROUP), ceil(headdim/BLOCK_V).
 
     Scores are computed in pieces of the columns of a head, so that one kernel takes heads of any width; each block of
     columns of out computes them again. A row that sees no keys gets zeros.
@@ -57,11 +62,13 @@ def attend_cache(out, q, k, v, sinks, start, end, rows, heads, kvheads, group, h
     for first in range(began + (lower - began) // BLOCK_K * BLOCK_K, ended, BLOCK_K):
         key = first + tl.arange(0, BLOCK_K)
         seen = (key >= lower) & (key < ended)
+        tabled = seen & (table.to(tl.int64) != 0)
+        at = tl.where(tabled, tl.load(table + key // block, mask=tabled, other=0) * block + key % block, key)
         score = tl.zeros([GROUP, BLOCK_K], tl.float32)
         for piece in range(0, headdim, PIECE):
             c = piece + tl.arange(0, PIECE)
             queries = _tile(q, head, c, member < group, headdim, headdim)
-            keys = _tile(k, key, c, seen, sk, headdim)
+            keys = _tile(k, at, c, seen, sk, headdim)
             score = tl.dot(queries, tl.trans(keys), score, input_precision="ieee")
         if cap > 0:
             score = _tanh(score * to_tanh)
@@ -70,14 +77,14 @@ def attend_cache(out, q, k, v, sinks, start, end, rows, heads, kvheads, group, h
         p = tl.exp2(score - new[:, None])
         fade = tl.exp2(most - new)
         total = total * fade + tl.sum(p, 1)
-        values = _tile(v, key, col, seen, sv, headdim)
+        values = _tile(v, at, col, seen, sv, headdim)
         acc = tl.dot(p.to(values.dtype), values, acc * fade[:, None], input_precision="ieee")
         most = new
     sink = tl.load(sinks + head, mask=(member < group) & (sinks.to(tl.int64) != 0), other=float("-inf"))
     total += tl.exp2(sink.to(tl.float32) * LOG2E - most)  # infinite if the sink is far above all scores: out is zero
     value = acc / tl.where(total > 0, total, 1.0)[:, None]
-    at = out + row.to(tl.int64) * so + head[:, None] * headdim + col[None, :]
-    tl.store(at, value.to(out.dtype.element_ty), mask=(member < group)[:, None] & (col < headdim)[None, :])
+    to = out + row.to(tl.int64) * so + head[:, None] * headdim + col[None, :]
+    tl.store(to, value.to(out.dtype.element_ty), mask=(member < group)[:, None] & (col < headdim)[None, :])
 
 
 @triton.jit
@@ -189,10 +196,10 @@ for a, t in BF16_OR_F32:
                        aligned=aligned if variant == "a16" else "", **more))
 
         kernel("attend_cache", attend_cache,
-               "out:*A q:*A k:*A v:*A sinks:*A start:*i32 end:*i32 rows:i32 heads:i32 kvheads:i32 group:i32 "
-               "headdim:i32 window:i32 so:i32 sq:i32 sk:i32 sv:i32 scale:fp32 cap:fp32",
+               "out:*A q:*A k:*A v:*A sinks:*A start:*i32 end:*i32 table:*i32 rows:i32 heads:i32 kvheads:i32 group:i32 "
+               "headdim:i32 window:i32 block:i32 so:i32 sq:i32 sk:i32 sv:i32 scale:fp32 cap:fp32",
                ("rows", "kvheads*ceil(group/GROUP)", "ceil(headdim/BLOCK_V)"),
-               TILES[a], "out q k v headdim so sq sk sv", registers=128 if variant == "a16" else 248)
+               TILES[a], "out q k v headdim so sq sk sv", registers=144 if variant == "a16" else 255)
         kernel("put", put, "cache:*A x:*A at:*i32 rows:i32 cols:i32 cached:i32 sc:i32 sx:i32",
                ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(BLOCK_ROWS=4, BLOCK_COLS=512),
                "cache x cols sc sx")

@@ -36,31 +36,38 @@ class CacheTest(Case):
 
     def test_attention(self):
         each = 200  # rows of a sequence in the cache, of which there are three
-        cases = (("any", 5, 3, 6, 0, 0.0, False), ("any", 2, 1, 20, 7, 0.0, True), ("any", 18, 1, 8, 0, 2.0, False),
-                 ("any", 1, 1, 131, 0, 0.0, True), ("a16", 4, 2, 64, 40, 0.0, False), ("a16", 2, 1, 144, 0, 30.0, True))
+        cases = (("any", 5, 3, 6, 0, 0.0, False, 0), ("any", 2, 1, 20, 7, 0.0, True, 0),
+                 ("any", 18, 1, 8, 0, 2.0, False, 0), ("any", 1, 1, 131, 0, 0.0, True, 0),
+                 ("a16", 4, 2, 64, 40, 0.0, False, 0), ("a16", 2, 1, 144, 0, 30.0, True, 0),
+                 ("any", 2, 1, 20, 7, 0.0, True, 3), ("a16", 4, 2, 64, 40, 0.0, False, 40))
         rows = [(0, 1), (0, 2), (2, 200), (0, 70), (1, 65), (1, 0), (2, 3)]  # a sequence, and the keys seen of it
         start = [each * sequence for sequence, _ in rows]
         end = [each * sequence + n for sequence, n in rows]
         for kind in TYPES:
-            for variant, heads, kvheads, headdim, window, cap, sunk in cases:
+            for variant, heads, kvheads, headdim, window, cap, sunk, block in cases:
                 kvheads = 1 if heads % kvheads else kvheads
                 group, pad = heads // kvheads, 16 if variant == "a16" else 3
-                with self.subTest(f"{kind}.{variant} {heads} of {headdim}, window {window}, cap {cap}, sinks {sunk}"):
+                with self.subTest(f"{kind}.{variant} {heads} of {headdim}, window {window}, cap {cap}, sinks {sunk}, "
+                                  f"blocks of {block}"):
+                    table = self.rng.permutation(3 * each // block) if block else []
+                    at = np.arange(3 * each)  # where the rows of the sequences are in the cache
+                    if block:
+                        at = table[at // block] * block + at % block
                     q = field(kind, self.normal(len(rows), heads * headdim), heads * headdim + pad)
                     seen = np.zeros(3 * each, bool)
                     for a, b in zip(start, end):
-                        seen[a:b] = True
+                        seen[at[a:b]] = True
                     k, v = (field(kind, np.where(seen[:, None], self.normal(3 * each, kvheads * headdim), np.nan),
                                   kvheads * headdim + pad) for _ in range(2))
                     sinks = torch.tensor(3 * np.arange(heads) - 6.0 if sunk else [], dtype=TYPES[kind])
                     out = empty(kind, len(rows), heads * headdim, heads * headdim + pad)
                     want = self.attended(q.numpy().reshape(len(rows), heads, headdim),
-                                         k.numpy().reshape(-1, kvheads, headdim),
-                                         v.numpy().reshape(-1, kvheads, headdim), start, end, group, window,
+                                         k.numpy()[at].reshape(-1, kvheads, headdim),
+                                         v.numpy()[at].reshape(-1, kvheads, headdim), start, end, group, window,
                                          headdim**-0.5, cap, sinks.double().numpy() if sunk else None)
                     launch(f"attend_cache.{kind}.{variant}", out, q, k, v, sinks, ints(start + FAR), ints(end + FAR),
-                           len(rows), heads, kvheads, group, headdim, window, out.stride, q.stride, k.stride, v.stride,
-                           headdim**-0.5, cap)
+                           ints(list(table) + FAR) if block else ints([]), len(rows), heads, kvheads, group, headdim,
+                           window, max(block, 1), out.stride, q.stride, k.stride, v.stride, headdim**-0.5, cap)
                     self.near(numbers(out), want.reshape(len(rows), -1), kind, 4, out)
 
     def test_put(self):
