@@ -367,7 +367,7 @@ func (a Attention) attend(p *Pass) {
 		values, _ := p.Cached(cachedValues)
 		p.Put(keys, k, p.b.Places)
 		p.Put(values, v, p.b.Places)
-		p.AttendCache(p.buf[att], q, keys, values, a.spec(p))
+		p.AttendCached(p.buf[att], q, keys, values, a.spec(p))
 		return
 	}
 	p.Attention(p.buf[att], p.buf[lse], q, k, v, a.spec(p))

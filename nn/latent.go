@@ -307,7 +307,7 @@ func (l LatentAttention) attend(p *Pass) {
 		values, _ := p.Cached(cachedValues)
 		p.Put(keys, p.buf[laKey], p.b.Places)
 		p.Put(values, l.value(p), p.b.Places)
-		p.AttendCache(p.buf[laAtt], p.buf[laQuery], keys, values, l.spec(p))
+		p.AttendCached(p.buf[laAtt], p.buf[laQuery], keys, values, l.spec(p))
 		return
 	}
 	p.Attention(p.buf[laAtt], p.buf[laLSE], p.buf[laQuery], p.buf[laKey], l.value(p), l.spec(p))

@@ -153,8 +153,8 @@ func (o *Forecast) text() string {
 		fmt.Fprintf(&b, "run         %d steps take %s\n", o.Steps, FormatSeconds(o.RunSeconds))
 	}
 	if o.PassSeconds > 0 {
-		fmt.Fprintf(&b, "samples     a token of each of %s, which grow together, takes %s\n", count(o.Texts, "text"),
-			FormatSeconds(o.PassSeconds))
+		fmt.Fprintf(&b, "samples     a token of each of %s, which grow together, takes %s: %.3g tokens/s; caches for %s\n",
+			count(o.Texts, "text"), FormatSeconds(o.PassSeconds), o.WrittenPerSec, count(o.TextPositions, "position"))
 	}
 	if o.Eight != nil {
 		b.WriteString(o.Eight.text())

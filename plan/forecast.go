@@ -16,9 +16,12 @@ type Forecast struct {
 	RunSeconds   float64 `json:"run_sec,omitempty"` // of the steps, without loading, evaluation and saving
 
 	// PassSeconds is the time in which each text that the model writes during training grows by a token, up to Texts of
-	// them together; 0 for a run without samples.
-	PassSeconds float64 `json:"pass_sec,omitempty"`
-	Texts       int     `json:"texts,omitempty"`
+	// them together; 0 for a run without samples. That makes WrittenPerSec tokens in a second. TextPositions are those
+	// that all texts together have caches for.
+	PassSeconds   float64 `json:"pass_sec,omitempty"`
+	Texts         int     `json:"texts,omitempty"`
+	TextPositions int     `json:"text_positions,omitempty"`
+	WrittenPerSec float64 `json:"written_tokens_per_sec,omitempty"`
 
 	Eight *EightGPUs `json:"eight_gpus,omitempty"` // of GPUs only
 
@@ -45,7 +48,8 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int) Forecast {
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, Eight: p.onEight(m, dev),
 		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev), Assumed: p.Assumed(m)}
 	if o.PassSeconds = p.PassSeconds(m, dev); o.PassSeconds > 0 {
-		o.Texts = p.Outputs.Caches.Sequences
+		o.Texts, o.TextPositions = p.Outputs.Caches.Sequences, p.Outputs.Caches.Rows()
+		o.WrittenPerSec = float64(o.Texts) / o.PassSeconds
 	}
 	if q.StepSeconds > 0 {
 		o.TokensPerSec = float64(p.Whole.StepPositions()) / q.StepSeconds

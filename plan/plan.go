@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/device"
@@ -222,9 +223,8 @@ func (r Request) check() error {
 			n, r.Model.MaxPositions)
 	}
 	if r.Outputs.Continues() {
-		if c := r.Outputs.Caches; c.Positions < 1 || c.Sequences > MaxPositionsPerMicroBatch/c.Positions {
-			return fmt.Errorf("caches of %d sequences of %d positions: they may have %d rows together",
-				c.Sequences, c.Positions, MaxPositionsPerMicroBatch)
+		if err := checkCaches(r.Outputs.Caches); err != nil {
+			return err
 		}
 		if n := r.Numerics.MicroBatches; n != 1 && !trains(r.Model) {
 			return fmt.Errorf("caches: a step has %d micro-batches, and a pass that continues sequences is one; "+
@@ -256,6 +256,26 @@ func (r Request) check() error {
 					"set device to cpu", layer, n, r.Device.Name, most)
 			}
 		}
+	}
+	return nil
+}
+
+// checkCaches refuses caches whose rows have no numbers, or that have no room for a sequence of all its positions.
+func checkCaches(c nn.Caches) error {
+	const most = MaxPositionsPerMicroBatch
+	switch {
+	case c.Positions < 1 || c.BlockRows < 0 || c.BlockRows > most:
+		return fmt.Errorf("caches of %d sequences of %d positions, in blocks of %d: each is positive", c.Sequences,
+			c.Positions, c.BlockRows)
+	case c.BlockRows == 0 && c.Sequences > most/c.Positions, c.BlockRows > 0 && c.Blocks > most/c.BlockRows:
+		return fmt.Errorf("caches of %d sequences of %d positions: they may have %d rows together", c.Sequences,
+			c.Positions, most)
+	case c.BlockRows > 0 && c.Blocks < c.BlocksEach():
+		return fmt.Errorf("caches of %d blocks of %d positions: a sequence of %d positions takes %d", c.Blocks,
+			c.BlockRows, c.Positions, c.BlocksEach())
+	case c.Sequences > math.MaxInt32/2/c.Each():
+		return fmt.Errorf("caches of %d sequences of %d positions: these have no numbers of 32 bits", c.Sequences,
+			c.Positions)
 	}
 	return nil
 }

@@ -68,10 +68,10 @@ func (p *Plan) Simulate(m Machine, dev device.Info) Prediction {
 	return q
 }
 
-// PassSeconds predicts a pass between the steps of a model that trains, in which each text of the plan's caches grows
-// by a token; 0 for a plan without.
+// PassSeconds predicts a pass in which each text of the plan's caches grows by a token, at the end of a text of the
+// greatest length: of a model that trains one between steps. It is 0 for a plan without caches.
 func (p *Plan) PassSeconds(m Machine, dev device.Info) float64 {
-	if !p.Trains() || !p.Outputs.Continues() {
+	if !p.Outputs.Continues() {
 		return 0
 	}
 	one := p.pass()

@@ -395,8 +395,25 @@ func (p *Plan) constantBytes(_, block int) int64 {
 	return int64(p.Model.Blocks[block].FeedConstants()) * tensor.F32.Bytes()
 }
 
-// tokenBytes is the length of the token arrays of all micro-batches (see Batch), with the draws of rows after them.
-func (p *Plan) tokenBytes() int64 { return p.DrawsAt() + p.drawBytes() }
+// tokenBytes is the length of the token arrays of all micro-batches (see Batch), with the draws of rows and the table of
+// the blocks of caches after them.
+func (p *Plan) tokenBytes() int64 { return p.DrawsAt() + p.drawBytes() + p.cacheTableBytes() }
+
+// cacheTableBytes is the length of the table of the blocks of caches.
+func (p *Plan) cacheTableBytes() int64 {
+	c := p.Outputs.Caches
+	return 4 * int64(c.Sequences) * int64(c.BlocksEach())
+}
+
+// CacheTable views the table of the blocks of caches in the memory of the tokens (I32, Caches.BlocksEach for each
+// sequence); the zero Mem without blocks.
+func (p *Plan) CacheTable(mem device.Mem) device.Mem {
+	n := p.cacheTableBytes()
+	if n == 0 {
+		return device.Mem{}
+	}
+	return mem.Slice(p.DrawsAt()+p.drawBytes(), n)
+}
 
 // DrawsAt is the first byte of the draws of rows in the memory of the tokens: I32 [LogitRows, device.DrawWords].
 func (p *Plan) DrawsAt() int64 {

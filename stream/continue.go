@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
 )
 
@@ -30,7 +31,8 @@ type Position struct {
 // positions that have come before may come again, with other tokens, and then all that follow them must, too. Blocks
 // that remember a sequence in a state cannot go back. Of a model that has some, as [model.Model.CanGoBack] says, the
 // positions of a sequence come in order: each after the one before it, or from 0 again, as they must after a pass that
-// failed. A pass has one position to as many as Plan.Numerics.Positions. The plan is one with [plan.Outputs.Caches].
+// failed. A pass has one position to as many as Plan.Numerics.Positions. The plan is one with [plan.Outputs.Caches]; if
+// these are in blocks, positions have the place that [Engine.SetBlocks] gives them.
 //
 // Pending updates are carried out first. Caches do not know of that: after a step sequences begin again.
 func (e *Engine) Continue(ctx context.Context, positions []Position, wanted int) ([][]float32, error) {
@@ -107,7 +109,14 @@ func (e *Engine) advance(ctx context.Context, positions []Position, wanted int) 
 	for _, p := range positions {
 		e.reached[p.Sequence] = 0 // until the pass has ended well
 	}
-	if _, err := e.run(ctx, plan.Continue, nil, 0); err != nil {
+	_, err := e.run(ctx, plan.Continue, nil, 0)
+	if err != nil {
+		for _, l := range e.takeover.Latest {
+			e.reached[l[1]] = 0
+		}
+	}
+	e.takeover = nn.Takeover{}
+	if err != nil {
 		return err
 	}
 	for _, p := range positions {
@@ -139,7 +148,11 @@ func (e *Engine) putPositions(positions []Position) error {
 	if len(positions) > t {
 		return fmt.Errorf("continue: a pass of %d positions, and the plan is for %d", len(positions), t)
 	}
-	here := batch.In(hostmem.I32(e.bytes(plan.TokensPurpose, e.host.Home(plan.Tokens, 0)))[:batch.Bytes(t)/4])
+	home := e.host.Home(plan.Tokens, 0)
+	here := batch.In(hostmem.I32(e.bytes(plan.TokensPurpose, home))[:batch.Bytes(t)/4])
+	if table := e.Plan.CacheTable(home); !table.IsZero() {
+		copy(hostmem.I32(e.bytes(plan.TokensPurpose, table)), e.blocks.table)
+	}
 	for i, p := range positions {
 		switch {
 		case p.Token < 0 || int(p.Token) >= e.Plan.Model.Vocab:
@@ -149,16 +162,20 @@ func (e *Engine) putPositions(positions []Position) error {
 			return fmt.Errorf("continue: position %d of %d of sequence %d is outside of caches for %d sequences of %d",
 				p.At, p.Length, p.Sequence, caches.Sequences, caches.Positions)
 		}
+		row, err := e.blocks.row(p.Sequence, p.At)
+		if err != nil {
+			return err
+		}
 		// The rotary table of a position follows from the length of its document.
 		here.IDs[i], here.Positions[i] = p.Token, int32(p.At)
 		here.DocStart[i], here.DocEnd[i] = 0, int32(p.Length)
+		here.Targets[i] = int32(row) // nn.MicroBatch.Places
 	}
 	n := len(positions)
 	e.Plan.Model.Rotary().Place(here.Positions[:n], here.DocStart[:n], here.DocEnd[:n], caches.Positions)
 	for i, p := range positions {
-		start := p.Sequence * caches.Positions
+		start := p.Sequence * caches.Each()
 		here.DocStart[i], here.DocEnd[i] = int32(start), int32(start+p.At+1)
-		here.Targets[i] = int32(start + p.At) // nn.MicroBatch.Places
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func distance(got, want [][]float32) float64 {
 // Logits of passes that continue sequences are those of one pass over all of each sequence, for every kind of model: to
 // the bit, but where gated delta nets go from row to row in one and from chunk to chunk in the other.
 // Their bits do not depend on how sequences are cut into passes, on which of them share a pass, on where caches wait,
-// or on whether the engine trains the model as well.
+// in which blocks they are, or on whether the engine trains the model as well.
 func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 	dev := newCPU(t)
 	t.Cleanup(func() { dev.Close() })
@@ -105,8 +105,8 @@ func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 				sequences := [][]int32{g.First[0].IDs, g.First[1].IDs[:len(g.First[1].IDs)*2/3], g.First[0].IDs[3:8]}
 				const most = 9
 				out := plan.Outputs{LogitRows: most, Caches: nn.Caches{Sequences: 3, Positions: len(sequences[0]) + 2}}
-				s := frozen(t, g, n, most, out)
 				rng := rand.New(rand.NewPCG(1, uint64(len(variant))))
+				var s *subject
 				var first [][][]float32
 				for i, place := range []func(*plan.Placement){nil, streamed(2), func(p *plan.Placement) {
 					streamed(1)(p)
@@ -115,7 +115,13 @@ func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 					}
 					p.Where.Weights[s.model.BlockParts[0]] = plan.Device
 				}} {
+					out.Caches.BlockRows = []int{0, out.Caches.Positions, 5}[i]
+					out.Caches.Blocks = 3*out.Caches.BlocksEach() + 2*min(i, 1)
+					s = frozen(t, g, n, most, out)
 					r := start(t, s, setup{device: dev, change: place})
+					if i > 0 {
+						inAnyBlocks(t, r, rng)
+					}
 					got := inPasses(t, r, rng, sequences, most)
 					r.close(t)
 					if first == nil {
@@ -126,7 +132,7 @@ func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 					}
 				}
 				trained := golden(t, g, n)
-				trained.outputs = out
+				trained.outputs = out // in blocks, each sequence in its own
 				r := start(t, trained, setup{device: dev, change: streamed(1)})
 				if got := inPasses(t, r, rng, sequences, most); fmt.Sprint(got) != fmt.Sprint(first) {
 					t.Error("the engine of a model that is trained: other logits")
@@ -143,6 +149,128 @@ func TestContinuedPassesAgreeWithWholeOnes(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// inAnyBlocks gives each sequence blocks for all its positions, in any order.
+func inAnyBlocks(t *testing.T, r *rig, rng *rand.Rand) {
+	t.Helper()
+	of := r.plan.Outputs.Caches
+	order := rng.Perm(of.Blocks)
+	for seq := range of.Sequences {
+		var own []int32
+		for _, b := range order[seq*of.BlocksEach():][:of.BlocksEach()] {
+			own = append(own, int32(b))
+		}
+		if err := r.engine.SetBlocks(seq, own); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Sequences that begin alike can share the blocks of their beginning, and copy what they share of the last one; and
+// the states of gated delta nets. Each has the logits that it has alone, to the bit.
+func TestSequencesShareBlocks(t *testing.T) {
+	const shared, block = 10, 4 // two blocks, and half of one
+	for _, variant := range []string{"llama", "gpt_oss", "qwen3_5"} {
+		g := modeltest.Load(t, variant)
+		var sequences [][]int32
+		for i := range 3 {
+			tokens := slices.Clone(g.First[0].IDs[:16])
+			for at := shared; at < len(tokens); at++ {
+				tokens[at] = (tokens[at] + int32(i)) % 50
+			}
+			sequences = append(sequences, tokens)
+		}
+		alone := func(out plan.Outputs) *rig {
+			return start(t, frozen(t, g, f32, 16, out), setup{change: streamed(1)})
+		}
+		out := plan.Outputs{LogitRows: 16, Caches: nn.Caches{Sequences: 3, Positions: 16}}
+		r := alone(out)
+		want := inPasses(t, r, rand.New(rand.NewPCG(1, 2)), sequences, 16)
+		r.close(t)
+		out.Caches.BlockRows, out.Caches.Blocks = block, 2+3*2 // alone they would have 12
+		r = alone(out)
+		set := func(sequence int, blocks ...int32) {
+			t.Helper()
+			if err := r.engine.SetBlocks(sequence, blocks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass := func(from, to int, of ...int) (all [][][]float32) {
+			t.Helper()
+			var rows []stream.Position
+			for _, seq := range of {
+				for at := from; at < to; at++ {
+					rows = append(rows, stream.Position{Token: sequences[seq][at], Sequence: seq, At: at, Length: 16})
+				}
+			}
+			got, err := r.engine.Continue(t.Context(), rows, len(rows))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for rows := range slices.Chunk(got, to-from) {
+				all = append(all, nil)
+				for _, row := range rows {
+					all[len(all)-1] = append(all[len(all)-1], slices.Clone(row))
+				}
+			}
+			return all
+		}
+		set(1, 7, 1, 6)
+		pass(0, shared, 1)
+		set(0, 7, 1, 0, 2)
+		set(2, 7, 1, 5, 4)
+		set(1, 7, 1, 6, 3)
+		one := []stream.Position{{Sequence: 1, At: 5, Length: 16}}
+		if _, err := r.engine.Continue(t.Context(), one, 1); err == nil ||
+			!strings.Contains(err.Error(), "give it a copy") {
+			t.Errorf("%s: a position that sequences share: %v", variant, err)
+		}
+		takeover := nn.Takeover{Blocks: []nn.BlockCopy{{From: 6, To: 0, Rows: shared % block},
+			{From: 6, To: 5, Rows: shared % block}}, Latest: [][2]int{{1, 0}, {1, 2}}}
+		if err := r.engine.TakeOver(takeover); err != nil {
+			t.Fatal(err)
+		}
+		for i, got := range [][][][]float32{pass(shared, 13, 0, 1), pass(shared, 14, 2), pass(13, 16, 0, 1)} {
+			for j, rows := range got {
+				seq, from := []int{0, 1}[j], shared
+				if i == 1 {
+					seq = 2
+				} else if i == 2 {
+					from = 13
+				}
+				if fmt.Sprint(rows) != fmt.Sprint(want[seq][from:from+len(rows)]) {
+					t.Errorf("%s: sequence %d after what it shares: other logits than alone", variant, seq)
+				}
+			}
+		}
+		r.close(t)
+	}
+}
+
+// Blocks and takeovers that leave caches are refused.
+func TestCachesRefuse(t *testing.T) {
+	out := plan.Outputs{LogitRows: 2, Caches: nn.Caches{Sequences: 2, Positions: 6, BlockRows: 3, Blocks: 3}}
+	r := start(t, frozen(t, modeltest.Load(t, "llama"), f32, 4, out), setup{})
+	defer r.close(t)
+	for _, blocks := range [][]int32{{3}, {-1}, {0, 1, 2}} {
+		if r.engine.SetBlocks(0, blocks) == nil {
+			t.Errorf("blocks %v: no error", blocks)
+		}
+	}
+	if r.engine.SetBlocks(2, nil) == nil {
+		t.Error("a sequence that there is not: no error")
+	}
+	for _, o := range []nn.Takeover{{Blocks: []nn.BlockCopy{{From: 0, To: 3, Rows: 1}}}, {Latest: [][2]int{{0, 2}}},
+		{Blocks: []nn.BlockCopy{{From: 0, To: 1, Rows: 4}}}, {Blocks: []nn.BlockCopy{{From: 1, To: 1, Rows: 1}}}} {
+		if r.engine.TakeOver(o) == nil {
+			t.Errorf("%+v: no error", o)
+		}
+	}
+	_, err := r.engine.Continue(t.Context(), []stream.Position{{Length: 1}}, 1)
+	if err == nil || !strings.Contains(err.Error(), "has no block") {
+		t.Errorf("a position without a block: %v", err)
 	}
 }
 

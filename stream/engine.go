@@ -174,6 +174,8 @@ type Engine struct {
 	drawVocab   int                // of rows that draw tokens: ids from here on are padding
 	passRows    int                // of the micro-batch that a pass computes, from the first one on
 	reached     []int              // by sequence: one past the latest position that has come, 0 after a failure
+	blocks      cacheBlocks        // of sequences
+	takeover    nn.Takeover        // of the next pass
 	pending     *pendingUpdate
 	results     [][]byte // of the schedule before, by host
 	untold      Updates  // of which no result has told
@@ -222,7 +224,8 @@ func New(c Config) (*Engine, error) {
 	e := &Engine{Config: c, regions: map[string]*hostmem.Region{}, onHost: map[*hostmem.Region]device.Mem{},
 		programs: map[plan.Mode]*program{}, forms: c.Plan.Numerics.Scheme().Forms(),
 		rule: c.Plan.Numerics.Scheme().Rule(), reached: make([]int, c.Plan.Outputs.Caches.Sequences),
-		crew: c.Plan.Crew(), keeps: c.Plan.ModeOf(plan.Mode{WriteBack: true}).WriteBack}
+		blocks: newCacheBlocks(c.Plan.Outputs.Caches),
+		crew:   c.Plan.Crew(), keeps: c.Plan.ModeOf(plan.Mode{WriteBack: true}).WriteBack}
 	if err := e.open(); err != nil {
 		_ = e.Close() // err is the one to report
 		return nil, err

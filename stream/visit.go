@@ -110,6 +110,9 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 		a.Sides = r.sides(op)
 	}
 	if r.continues {
+		if a.Cache != nil {
+			a.Cache.TakeOver(s, r.takeover)
+		}
 		a.First(r.passRows)
 	}
 	op.Visit.Run(s, &a)
@@ -144,7 +147,11 @@ func (r *execution) batch(rank, m int) *nn.MicroBatch {
 	if mem.IsZero() { // the device reads them where they are
 		mem = r.ranks[rank].memory.Home(plan.Tokens, 0)
 	}
-	return plan.Batch(mem, m, r.Plan.Numerics.Positions())
+	b := plan.Batch(mem, m, r.Plan.Numerics.Positions())
+	if r.continues {
+		b.Table = r.Plan.CacheTable(mem)
+	}
+	return b
 }
 
 // onPart enqueues what the compute lane does with a part between visits.

@@ -26,13 +26,13 @@ type room struct {
 
 // rooms lists all that the program links, and each package of it is in one room.
 var rooms = []room{
-	{"plan + stream", []string{"plan", "stream"}, 17440},
-	{"nn + model", []string{"nn", "model"}, 10450},
-	{"train", []string{"train/..."}, 20290},
+	{"plan + stream", []string{"plan", "stream"}, 17620},
+	{"nn + model", []string{"nn", "model"}, 10520},
+	{"train", []string{"train/..."}, 20570},
 	{"data", []string{"data/..."}, 26110},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6250},
-	{"device", []string{"device/..."}, 18160},
+	{"device", []string{"device/..."}, 18260},
 	{"cmd", []string{"cmd/..."}, 5650},
 	{"runfile", []string{"runfile/..."}, 8430},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6170},
@@ -43,7 +43,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 145680
+const linkedLines = 146300
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"

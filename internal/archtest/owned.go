@@ -29,7 +29,8 @@ var ofPlan = []string{
 	"ScheduleOf", "ModeOf", "Describe", "Crew", "Workers", "UpdatesInBackward",
 	"ComputesTwice", "BlocksTwice", "GradWaits", "SummedOnHost",
 	"PeerCopies",                                                                                  // what to do
-	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "Extents", "InputExtents", "OnDisk", "Host", // where
+	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "CacheTable", "Extents", "InputExtents", "OnDisk",
+	"Host", // where
 	"RankBytes", "Pinned", "ReachesHost", "LossAt", "DrawsAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt",
 	"HeadBuffer", "InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
