@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/checkpoint"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/probe"
@@ -64,7 +65,7 @@ type trainer struct {
 	records  records
 	trackers *trackers.Trackers // nil: the run has none, or is not host 0's
 	samples  *generate.Sampling // nil: the run has none
-	places   int                // of texts that grow together
+	caches   nn.Caches          // of texts that grow together
 	wear     wear
 	notices  *notices // nil: the run tells of nothing
 	needs    spaceNeeds
@@ -226,7 +227,7 @@ func (t *trainer) prepare(ctx context.Context) error {
 	if err := t.planTogether(ctx, &b, asked); err != nil {
 		return err
 	}
-	if err := t.agreeOnPlaces(); err != nil {
+	if err := t.agreeOnCaches(); err != nil {
 		return err
 	}
 	if t.from == nil {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/hosts"
@@ -65,7 +65,7 @@ func (t *trainer) sample(ctx context.Context) error {
 	if t.steps > t.begun {
 		t.env.WillFinish(fmt.Sprintf("ending the samples, and saving step %d", t.steps))
 	}
-	all, err := generate.WriteSamples(ctx, t.session, t.samples.Writings(), t.places, "samples "+when(t.steps))
+	all, err := generate.WriteSamples(ctx, t.session, t.samples.Writings(), t.caches, "samples "+when(t.steps))
 	t.leaveOut()
 	switch {
 	case errors.Is(err, generate.ErrNotFinite):
@@ -93,13 +93,15 @@ func (t *trainer) sampleAgain(ctx context.Context) error {
 	return t.sample(ctx)
 }
 
-// agreeOnPlaces decides how many texts grow together: as many as all hosts have caches for.
-func (t *trainer) agreeOnPlaces() error {
-	t.places = t.plan.Outputs.Caches.Sequences
+// agreeOnCaches decides how many texts grow together, and in how many blocks of caches: as many as all hosts have.
+func (t *trainer) agreeOnCaches() error {
+	t.caches = t.plan.Outputs.Caches
 	if t.samples == nil {
 		return nil
 	}
-	d := hosts.Decide(t.env.Cluster, hosts.Report[int]{Own: t.places})
-	t.places = slices.Min(d.All)
+	d := hosts.Decide(t.env.Cluster, hosts.Report[nn.Caches]{Own: t.caches})
+	for _, of := range d.All {
+		t.caches.Sequences, t.caches.Blocks = min(t.caches.Sequences, of.Sequences), min(t.caches.Blocks, of.Blocks)
+	}
 	return d.Err
 }

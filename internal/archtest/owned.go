@@ -28,7 +28,7 @@ var owned = []struct {
 var ofPlan = []string{
 	"ScheduleOf", "ModeOf", "Describe", "Crew", "Workers", "UpdatesInBackward",
 	"ComputesTwice", "BlocksTwice", "GradWaits", "SummedOnHost",
-	"PeerCopies",                                                                                  // what to do
+	"PeerCopies", // what to do
 	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "CacheTable", "Extents", "InputExtents", "OnDisk",
 	"Host", // where
 	"RankBytes", "Pinned", "ReachesHost", "LossAt", "DrawsAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt",

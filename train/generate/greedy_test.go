@@ -128,13 +128,19 @@ func openAny(t *testing.T, dir string, plans planning, count, positions, prompt 
 // openTextsIn opens a model for texts, with weights and activations of a type.
 func openTextsIn(t *testing.T, precision, dir string, plans planning, count, positions, prompt int) *texts {
 	t.Helper()
+	return openIn(t, traintest.NewEnv(t), precision, dir, plans, count, positions, prompt)
+}
+
+// openIn is openTextsIn in an environment.
+func openIn(t *testing.T, env *session.Env, precision, dir string, plans planning, count, positions,
+	prompt int) *texts {
+	t.Helper()
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	env := traintest.NewEnv(t)
 	src, err := source.OpenTrained(t.Context(), env, dir)
 	check(err)
 	n, err := runfile.NumericsOf(precision, precision)

@@ -291,7 +291,7 @@ func TestSamplesToPlan(t *testing.T) {
 	}
 	c.Samples.Prompts = slices.Repeat(c.Samples.Prompts, 30)
 	if m, err = SamplesToPlan(t.Context(), traintest.NewEnv(t), c, "shape"); err != nil ||
-		m.Caches.Sequences != mostTexts {
+		m.Caches.Sequences != mostSamples {
 		t.Errorf("%+v, %v", m, err)
 	}
 	c.Samples.PromptsFile = "no such file"

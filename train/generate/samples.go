@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/session"
@@ -154,8 +155,8 @@ func (s *Sampling) Writings() []*writing {
 }
 
 // WriteSamples has texts grow in a session that trains, and returns all of them. When the run is asked to stop the
-// error is ErrInterrupted. Hosts of a run write the same texts at the same time.
-func WriteSamples(ctx context.Context, s *session.Session, queue []*writing, places int,
+// error is ErrInterrupted. Hosts of a run write the same texts at the same time, in the caches that each of them has.
+func WriteSamples(ctx context.Context, s *session.Session, queue []*writing, of nn.Caches,
 	what string) ([]*Generated, error) {
 	b := s.Env.Bar(what)
 	defer b.End()
@@ -174,7 +175,7 @@ func WriteSamples(ctx context.Context, s *session.Session, queue []*writing, pla
 		d := hosts.Decide(s.Env.Cluster, hosts.Report[[]int32]{Own: picked, Stop: s.Env.Stopped()})
 		return d.Lead(), d.Stop, d.Err
 	}
-	t := &texts{Session: s, read: make([][]int32, places)} // its caches have nothing: the weights are other ones
+	t := newTexts(s, of) // its caches have nothing: the weights are other ones
 	wasStopped := false
 	err := t.write(ctx, slices.Clone(queue), agree, func(w *writing) (err error) {
 		wasStopped = wasStopped || w.made.Finish == FinishStopped
@@ -192,7 +193,7 @@ func (s *Sampling) Memory() (m session.SampleMemory) {
 	if s == nil {
 		return m
 	}
-	m.Caches.Sequences, m.Bytes = min(len(s.asked), mostTexts), s.decoderBytes
+	m.Caches.Sequences, m.Bytes = min(len(s.asked), mostSamples), s.decoderBytes
 	choices := optionsOf(s.Samples)
 	m.Draws = choices.choosesOfAll()
 	for _, a := range s.asked {
@@ -217,7 +218,7 @@ func SamplesToPlan(ctx context.Context, env *session.Env, c *runfile.Config,
 		return s.Memory(), err
 	}
 	prompts, _, err := readSamples(c.Samples)
-	m.Caches.Sequences = min(len(prompts), mostTexts)
+	m.Caches.Sequences = min(len(prompts), mostSamples)
 	choices := optionsOf(c.Samples)
 	m.Draws = choices.choosesOfAll()
 	for _, p := range prompts {

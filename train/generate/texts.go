@@ -2,6 +2,8 @@ package generate
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/data"
@@ -15,19 +17,28 @@ import (
 )
 
 // texts computes what a model expects to follow texts. It remembers what it has read: of a text that begins as the one
-// before it in its place did, it computes the rest alone. A conversation and a text that grows by a token therefore
-// cost what is new of them. A model that cannot go back ([model.Model.CanGoBack]) does so where a text begins with all
-// of the one before it, and else reads it from its start. Where the model has no caches, it computes all of a text each
-// time.
+// before it in its place did, or as another one did that has blocks of caches, it computes the rest alone. A
+// conversation and a text that grows by a token therefore cost what is new of them, and the answers to a prompt cost it
+// once. A model that cannot go back ([model.Model.CanGoBack]) does so where a text begins with all of the one before
+// it, and else reads it from its start. Where the model has no caches, it computes all of a text each time.
 type texts struct {
 	*session.Session
-	read [][]int32 // by place: the tokens whose positions are in caches; nil where there are no caches
+	read  [][]int32 // by place: the tokens whose positions are in caches; nil where there are no caches
+	pool  *pool     // of the places' blocks
+	asked []int     // by place: the number of the latest pass that it had a text in
+	round int       // number of passes
+}
+
+// newTexts has the caches of a session, of which nothing is read.
+func newTexts(s *session.Session, of nn.Caches) *texts {
+	return &texts{Session: s, read: make([][]int32, of.Sequences), pool: newPool(of), asked: make([]int, of.Sequences)}
 }
 
 // Sizes of passes that continue texts.
 const (
 	mostPassRows = 512 // positions of prompts that one pass takes at most; not fewer than mostTexts
-	mostTexts    = 32  // texts that grow together at most
+	mostTexts    = 256 // texts that grow together at most
+	mostSamples  = 32  // the same in training, where caches take memory from the steps
 )
 
 // planTexts plans for a number of texts that grow together, or for fewer where memory has no room for them, of as many
@@ -44,15 +55,64 @@ func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.N
 	if err != nil {
 		return nil, err
 	}
-	f := plan.Fitting{Request: r, Rows: 1}
-	for count = min(count, mostTexts); ; count /= 2 {
-		f.Outputs = plan.Outputs{LogitRows: count, Draws: draws, Caches: nn.Caches{Sequences: count, Positions: positions}}
-		f.Numerics.SequenceLen = min(count*prompt, mostPassRows)
-		f.Cuts = plan.Cuts{MicroBatch: 1, HeadChunk: count} // the head has no other rows than those that are wanted
-		if count == 1 || f.Fits(ctx) == nil {
-			return f.Fit(ctx)
+	r.Numerics.SequenceLen = prompt
+	r.Outputs.Draws = draws
+	return fitTexts(ctx, plan.Fitting{Request: r, Rows: 1}, min(count, mostTexts), positions)
+}
+
+// fitTexts plans for as many texts as are fastest together. Where memory has no room for the caches of all at their
+// greatest length, they share blocks for half of that; where that does not fit either, half as many texts grow
+// together, and so on. Where weights come for each token only because the caches of all these texts take their
+// room on the device, fewer texts are taken: as many as make most tokens in a second. f.Numerics.SequenceLen is the
+// length of the longest prompt.
+func fitTexts(ctx context.Context, f plan.Fitting, count, positions int) (*plan.Plan, error) {
+	prompt := f.Numerics.SequenceLen
+	of := func(count, share int) plan.Fitting {
+		with, caches := f, session.TextCaches(count, positions)
+		caches.Blocks = max(caches.Blocks/share, caches.BlocksEach())
+		with.Outputs.LogitRows, with.Outputs.Caches = count, caches
+		with.Numerics.SequenceLen = max(count, min(count*prompt, mostPassRows))
+		with.Cuts = plan.Cuts{MicroBatch: 1, HeadChunk: count} // the head has no other rows than those that are wanted
+		return with
+	}
+	fit := func() (*plan.Plan, error) { // of as many texts as there is room for
+		for ; count > 1; count /= 2 {
+			for _, share := range []int{1, 2} {
+				if with := of(count, share); with.Fits(ctx) == nil {
+					return with.Fit(ctx)
+				}
+			}
+		}
+		return of(1, 1).Fit(ctx)
+	}
+	best, err := fit()
+	if err != nil || count == 1 || staysThere(best) {
+		return best, err
+	}
+	if one, err := of(1, 1).Fit(ctx); err != nil || !staysThere(one) {
+		return best, err
+	}
+	rate := func(p *plan.Plan) float64 {
+		return float64(p.Outputs.Caches.Sequences) / p.PassSeconds(f.Machine, f.Device)
+	}
+	for p := best; !staysThere(p); {
+		count /= 2
+		if p, err = fit(); err != nil {
+			return nil, err
+		}
+		if rate(p) > rate(best) {
+			best = p
 		}
 	}
+	return best, nil
+}
+
+// staysThere reports whether a pass that continues texts brings no weights to the device.
+func staysThere(p *plan.Plan) bool {
+	loaded := plan.Mode{Pass: plan.Continue, Loaded: true}
+	return !slices.ContainsFunc(p.ScheduleOf(loaded).Ops, func(op plan.Op) bool {
+		return op.Do == plan.DoMove && op.Lane == plan.LaneFetch && len(op.Writes) > 0 && op.Writes[0].What == plan.Weights
+	})
 }
 
 // planWholeText plans for passes over all of a text of as many positions at most.
@@ -71,25 +131,29 @@ func openTexts(ctx context.Context, e *session.Env, p *plan.Plan, dev *session.D
 	if err != nil {
 		return nil, err
 	}
-	t := &texts{Session: s}
 	if p.Outputs.Continues() {
-		t.read = make([][]int32, p.Outputs.Caches.Sequences)
+		return newTexts(s, p.Outputs.Caches), nil
 	}
-	return t, nil
+	return &texts{Session: s}, nil
 }
 
 // places is the number of texts that grow together.
 func (t *texts) places() int { return max(len(t.read), 1) }
 
 // next returns by place the logits of the token that follows a text; those of nil are not asked for. They are good
-// until the next call.
+// until the next call. There are blocks for all texts.
 func (t *texts) next(ctx context.Context, ids [][]int32) ([][]float32, error) {
+	return t.logits(ctx, ids, make([]bool, len(ids)))
+}
+
+// logits is next without the texts that are read alone.
+func (t *texts) logits(ctx context.Context, ids [][]int32, alone []bool) ([][]float32, error) {
 	if t.read == nil {
 		logits, err := t.recompute(ctx, ids[0])
 		return [][]float32{logits}, err
 	}
 	all := make([][]float32, len(ids))
-	err := t.advance(ctx, ids, func(rows []stream.Position, asked []int) error {
+	err := t.advance(ctx, ids, alone, func(rows []stream.Position, asked []int) error {
 		logits, err := t.Engine.Continue(ctx, rows, max(len(asked), 1))
 		for i, place := range asked {
 			if err == nil {
@@ -103,13 +167,9 @@ func (t *texts) next(ctx context.Context, ids [][]int32) ([][]float32, error) {
 
 // draw is next, but the device draws the tokens, of the texts in at.
 func (t *texts) draw(ctx context.Context, at []*writing) ([]stream.Drawn, error) {
-	ids, all := make([][]int32, len(at)), make([]stream.Drawn, len(at))
-	for place, w := range at {
-		if w != nil {
-			ids[place] = w.ids
-		}
-	}
-	err := t.advance(ctx, ids, func(rows []stream.Position, asked []int) error {
+	all := make([]stream.Drawn, len(at))
+	ids, alone := toRead(at)
+	err := t.advance(ctx, ids, alone, func(rows []stream.Position, asked []int) error {
 		var draws []device.TokenDraw
 		vocab := 1
 		for _, place := range asked {
@@ -134,7 +194,7 @@ func (t *texts) choose(ctx context.Context, at []*writing) ([]stream.Drawn, erro
 		all, err = t.pick(ctx, at)
 	}
 	for _, w := range at {
-		if w != nil && w.read.IsZero() {
+		if w != nil && !w.readsPrompt && w.read.IsZero() {
 			w.read = time.Now()
 		}
 	}
@@ -143,27 +203,36 @@ func (t *texts) choose(ctx context.Context, at []*writing) ([]stream.Drawn, erro
 
 // pick is draw from logits on the host.
 func (t *texts) pick(ctx context.Context, at []*writing) ([]stream.Drawn, error) {
-	ids, all := make([][]int32, len(at)), make([]stream.Drawn, len(at))
-	for place, w := range at {
-		if w != nil {
-			ids[place] = w.ids
-		}
-	}
-	logits, err := t.next(ctx, ids)
+	ids, alone := toRead(at)
+	logits, err := t.logits(ctx, ids, alone)
 	if err != nil {
 		return nil, err
 	}
+	all := make([]stream.Drawn, len(at))
 	for place, w := range at {
-		if w != nil {
+		if w != nil && !alone[place] {
 			all[place] = w.token(logits[place], w.number, w.place())
 		}
 	}
 	return all, nil
 }
 
+// toRead has by place the tokens of texts, and whether they are read alone: then no token is chosen after them.
+func toRead(at []*writing) (ids [][]int32, alone []bool) {
+	ids, alone = make([][]int32, len(at)), make([]bool, len(at))
+	for place, w := range at {
+		if w != nil {
+			ids[place], alone[place] = w.toRead(), w.readsPrompt
+		}
+	}
+	return ids, alone
+}
+
 // advance runs passes over what is new of texts by place. run gets the rows of each pass, and the places of the texts
-// whose last tokens are its last rows.
-func (t *texts) advance(ctx context.Context, ids [][]int32, run func(rows []stream.Position, asked []int) error) error {
+// whose last tokens are its last rows, of those that are not read alone.
+func (t *texts) advance(ctx context.Context, ids [][]int32, alone []bool,
+	run func(rows []stream.Position, asked []int) error) error {
+	t.round++
 	// New tokens come first, except the last one of each text: these share the last pass.
 	var rows, last []stream.Position
 	var asked []int
@@ -172,15 +241,24 @@ func (t *texts) advance(ctx context.Context, ids [][]int32, run func(rows []stre
 			continue
 		}
 		from := t.known(place, text)
-		t.read[place] = t.read[place][:from] // a pass that fails leaves the rest undefined
+		if err := t.begin(place, from, len(text)); err != nil {
+			return err
+		}
 		if !t.Plan.Model.CanGoBack() {
-			t.read[place] = t.read[place][:0] // and all of such a model's
+			t.read[place] = t.read[place][:0] // a pass that fails leaves all of such a model's undefined
 		}
 		for at := from; at < len(text); at++ {
 			rows = append(rows, stream.Position{Token: text[at], Sequence: place, At: at, Length: len(text)})
 		}
-		last, rows = append(last, rows[len(rows)-1]), rows[:len(rows)-1]
-		asked = append(asked, place)
+		if t.asked[place] = t.round; !alone[place] {
+			last, rows = append(last, rows[len(rows)-1]), rows[:len(rows)-1]
+			asked = append(asked, place)
+		}
+	}
+	for place, table := range t.pool.tables {
+		if err := t.Engine.SetBlocks(place, table); err != nil {
+			return err
+		}
 	}
 	most := t.Plan.Numerics.Positions()
 	for len(rows)+len(last) > most {
@@ -193,15 +271,42 @@ func (t *texts) advance(ctx context.Context, ids [][]int32, run func(rows []stre
 	if err := run(append(rows, last...), asked); err != nil {
 		return err
 	}
-	for _, place := range asked {
-		t.read[place] = append(t.read[place], ids[place][len(t.read[place]):]...)
+	for place, text := range ids {
+		if text != nil {
+			t.read[place] = append(t.read[place], text[len(t.read[place]):]...)
+		}
 	}
 	return nil
+}
+
+// begin has a place have blocks of its own for the positions [from, to) of a text, whose first ones it keeps.
+func (t *texts) begin(place, from, to int) error {
+	t.trim(place, from)
+	copies, ok := t.pool.fit(place, from, to)
+	if !ok {
+		return fmt.Errorf("caches of %d blocks have no room for a text of %d positions more", t.pool.of.Blocks, to-from)
+	}
+	return t.Engine.TakeOver(nn.Takeover{Blocks: copies})
+}
+
+// trim leaves a place the first positions of its text.
+func (t *texts) trim(place, positions int) {
+	t.read[place] = t.read[place][:positions] // a pass that fails leaves the rest undefined
+	t.pool.keep(place, positions)
 }
 
 // known counts the first positions of a text that are in the caches of its place. Its last one never counts, since its
 // logits are not there.
 func (t *texts) known(place int, text []int32) int {
+	n := t.common(place, text)
+	if n < len(t.read[place]) && !t.Plan.Model.CanGoBack() {
+		return 0
+	}
+	return n
+}
+
+// common counts the first positions of a text, except its last one, that the text of a place has as well.
+func (t *texts) common(place int, text []int32) int {
 	read, rope := t.read[place], t.Plan.Model.Rotary()
 	if rope.IsLong(len(text)) != rope.IsLong(len(read)) {
 		return 0 // the positions turn otherwise
@@ -209,9 +314,6 @@ func (t *texts) known(place int, text []int32) int {
 	n := 0
 	for n < min(len(read), len(text)-1) && read[n] == text[n] {
 		n++
-	}
-	if n < len(read) && !t.Plan.Model.CanGoBack() {
-		return 0
 	}
 	return n
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/source"
@@ -42,7 +44,7 @@ func TestPromptsSharePasses(t *testing.T) {
 	all := 0
 	var prompts []string
 	for i := range 30 {
-		prompts = append(prompts, strings.Repeat("wheel ", 4))
+		prompts = append(prompts, fmt.Sprintf("%2d ", i)+strings.Repeat("wheel ", 4))
 		all += len(prompts[i])
 	}
 	var rows []int
@@ -55,8 +57,8 @@ func TestPromptsSharePasses(t *testing.T) {
 	}
 }
 
-// Where memory has no room for all texts at once, half as many of them grow together, and so on; where it has none for
-// one, the error says what to change for that one.
+// Where memory has no room for all texts at once, they have blocks for half of what they may take, then half as many of
+// them grow together, and so on; where it has none for one, the error says what to change for that one.
 func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 	env := traintest.NewEnv(t)
 	src, err := source.OpenTrained(t.Context(), env, traintest.WriteModel(t, nil))
@@ -82,8 +84,16 @@ func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 		}
 		for _, ask := range []int{count, 2 * count, mostTexts} {
 			p, err := planOf(ask, whole.ProcessBytes())
-			if err != nil || p.Outputs.Caches.Sequences != count || p.Numerics.Positions() != 8*count {
-				t.Errorf("room for %d of %d texts: %v, %+v", count, ask, err, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := p.Outputs.Caches
+			if n := got.Sequences; n < count || p.Numerics.Positions() != 8*n || got.Blocks < got.Sequences/2 {
+				t.Errorf("room for %d of %d texts, in caches %+v and passes of %d positions", count, ask, got,
+					p.Numerics.Positions())
+			}
+			if p.ProcessBytes() > whole.ProcessBytes() {
+				t.Errorf("%d bytes for %d texts, of %d", p.ProcessBytes(), ask, whole.ProcessBytes())
 			}
 		}
 		if count == 1 {
@@ -91,6 +101,43 @@ func TestFewerTextsWhereMemoryIsShort(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "each of which makes it fit: memory.host=") {
 				t.Errorf("no room for one text: %v", err)
 			}
+		}
+	}
+}
+
+// Of many texts as many grow together as the device has caches for besides all weights, where that makes more tokens a
+// second than all texts with weights that come for each token; where weights come in any case, all of them do.
+func TestTextsLeaveWeightsOnDevice(t *testing.T) {
+	shape, err := plan.Shape("llama-3.2-1b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := hf.ParseConfig("shape", shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := plan.FindMachine("h100-pcie5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := runfile.NumericsOf("bf16", "bf16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.SequenceLen, n.MicroBatches = 64, 1
+	r := plan.Request{Model: m.Frozen(), Numerics: n, Device: on.Device, Machine: on.Machine, HostBytes: on.HostBytes}
+	for bytes, texts := range map[int64][2]int{8 << 30: {16, 64}, 2 << 30: {100, 256}} {
+		r.DeviceBytes = bytes
+		p, err := fitTexts(t.Context(), plan.Fitting{Request: r, Rows: 1}, 256, 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := p.Outputs.Caches.Sequences; n < texts[0] || n > texts[1] || staysThere(p) != (bytes > 4<<30) {
+			t.Errorf("on %d bytes %d texts grow together, and weights stay on the device: %v", bytes, n, staysThere(p))
 		}
 	}
 }

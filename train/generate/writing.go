@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -24,8 +25,22 @@ type writing struct {
 	logProb float32 // of the token that was chosen last, by the distribution that it was drawn from
 
 	made  Generated // with PromptTokens, and FinishLength until the text ends otherwise
-	begun time.Time // when the prompt was first computed with
+	begun time.Time // when the prompt was first computed with; zero until then
 	read  time.Time // when there were logits after the prompt
+
+	prompt      string // as a key: of texts with the same one
+	order       int    // among texts that have begun
+	readsPrompt bool   // all but its last token, for itself and others with the same one, before it grows
+}
+
+func (w *writing) hasBegun() bool { return !w.begun.IsZero() }
+
+// toRead are the tokens that the model is to read of it.
+func (w *writing) toRead() []int32 {
+	if w.readsPrompt {
+		return w.ids[:len(w.ids)-1]
+	}
+	return w.ids
 }
 
 // place is the place of the next token in the text.
@@ -81,68 +96,96 @@ type agreement func(picked []int32) (taken []int32, stop bool, err error)
 // noToken stands for the token of logits that are not finite, as in [stream.Drawn].
 const noToken = -1
 
-// write has texts grow together, as many at a time as there are places, and calls done with each that ends. If agree
-// stops them, those under way end, and no other one begins; nil: nothing stops them.
+// write has texts grow together, as many at a time as there are places and blocks of caches, and calls done with each
+// that ends. If agree stops them, those under way end, and no other one begins; nil: nothing stops them.
 func (t *texts) write(ctx context.Context, queue []*writing, agree agreement, done func(*writing) error) error {
 	if agree == nil {
 		agree = func(picked []int32) ([]int32, bool, error) { return picked, false, nil }
 	}
-	at, picked := make([]*writing, t.places()), make([]int32, t.places())
+	return newGrowing(t, queue).write(ctx, agree, done)
+}
+
+func (g *growing) write(ctx context.Context, agree agreement, done func(*writing) error) error {
+	picked := make([]int32, len(g.at))
 	_, stopped, err := agree(nil)
-	for err == nil {
-		busy := false
-		for i := range at {
-			if at[i] == nil && len(queue) > 0 {
-				at[i], queue = queue[0], queue[1:]
-				at[i].begun = time.Now()
-			}
-			if at[i] != nil {
-				busy = true
-			}
+	if err != nil {
+		return err
+	}
+	for {
+		busy, err := g.arrange()
+		if err != nil || !busy {
+			return err
 		}
-		if !busy {
-			return nil
+		if stopped {
+			return g.end(done)
 		}
-		taken, stop := picked, stopped
-		if !stopped {
-			chosen, err := t.choose(ctx, at)
-			if err != nil {
-				return err
-			}
-			for i, w := range at {
-				if picked[i] = noToken; w != nil {
-					picked[i], w.logProb = chosen[i].ID, chosen[i].LogProb
-				}
-			}
-			if taken, stop, err = agree(picked); err != nil {
-				return err
-			}
+		if err := g.choices(ctx, picked); err != nil {
+			return err
 		}
-		for i, w := range at {
-			if w == nil {
-				continue
-			}
-			ended := stopped
-			switch {
-			case stopped:
-				w.made.Finish, queue = FinishStopped, nil
-			case taken[i] == noToken:
-				return ErrNotFinite
-			default:
-				if ended, err = w.add(taken[i]); err != nil {
-					return err
-				}
-			}
-			if ended {
-				at[i] = nil
-				if err := done(w); err != nil {
-					return err
-				}
-			}
+		taken, stop, err := agree(picked)
+		if err != nil {
+			return err
+		}
+		if err := g.take(taken, done); err != nil {
+			return err
 		}
 		stopped = stop
 	}
-	return err
+}
+
+// choices has the model read what is new of all texts that have a place, and picks the next token of each by place.
+func (g *growing) choices(ctx context.Context, picked []int32) error {
+	chosen, err := g.choose(ctx, g.at)
+	if err != nil {
+		return err
+	}
+	for place, w := range g.at {
+		if picked[place] = noToken; w != nil && !w.readsPrompt {
+			picked[place], w.logProb = chosen[place].ID, chosen[place].LogProb
+		}
+	}
+	return nil
+}
+
+// take adds tokens by place, and ends the texts that are complete with them.
+func (g *growing) take(taken []int32, done func(*writing) error) error {
+	for place, w := range g.at {
+		if w == nil {
+			continue
+		}
+		if w.readsPrompt {
+			w.readsPrompt = false
+			continue
+		}
+		if taken[place] == noToken {
+			return ErrNotFinite
+		}
+		ended, err := w.add(taken[place])
+		if err != nil {
+			return err
+		}
+		if ended {
+			g.at[place] = nil
+			if err := done(w); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// end ends all texts that have begun.
+func (g *growing) end(done func(*writing) error) error {
+	for _, w := range slices.Concat(g.at, g.begunBefore()) {
+		if w == nil {
+			continue
+		}
+		w.made.Finish = FinishStopped
+		if err := done(w); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func isClosed(stop <-chan struct{}) bool {

@@ -20,6 +20,18 @@ type SampleMemory struct {
 	Bytes  int64     // of host memory, besides
 }
 
+// blockPositions is the number of positions whose caches a text is given at a time. A CPU takes that many keys of a
+// sequence at once (device/cpu/attention), and where a block has them all it reads them where they are. A text holds
+// half a block on average that it does not use.
+const blockPositions = 128
+
+// TextCaches are caches for texts that grow together, of as many positions at most, with blocks for all of them.
+func TextCaches(texts, positions int) nn.Caches {
+	c := nn.Caches{Sequences: texts, Positions: positions, BlockRows: min(blockPositions, max(positions, 1))}
+	c.Blocks = texts * c.BlocksEach()
+	return c
+}
+
 // Fit plans the steps of a plan again, with caches for as many texts as there is room for.
 func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (*plan.Plan, error) {
 	if m.Caches.Sequences == 0 {
@@ -55,7 +67,7 @@ func (m SampleMemory) check(ctx context.Context, f plan.Fitting) error {
 func (m SampleMemory) with(f plan.Fitting, texts int) plan.Fitting {
 	steps := f.OutputsOf
 	f.ProgramBytes += m.Bytes
-	caches := nn.Caches{Sequences: texts, Positions: min(m.Caches.Positions, f.Model.MaxPositions)}
+	caches := TextCaches(texts, min(m.Caches.Positions, f.Model.MaxPositions))
 	f.OutputsOf = func(n plan.Numerics) plan.Outputs {
 		out := steps(n)
 		out.LogitRows, out.Draws, out.Caches = texts, m.Draws, caches

@@ -519,10 +519,14 @@ func TestSampleMemoryAsks(t *testing.T) {
 	f := plan.Fitting{Request: plan.Request{Model: &model.Model{MaxPositions: 64}, ProgramBytes: 7},
 		OutputsOf: func(plan.Numerics) plan.Outputs { return plan.Outputs{NoClip: true} }}
 	with := m.with(f, 3)
-	if out := with.OutputsOf(plan.Numerics{}); out.LogitRows != 3 || out.Caches != (nn.Caches{Sequences: 3,
-		Positions: 64}) ||
+	if out := with.OutputsOf(plan.Numerics{}); out.LogitRows != 3 || out.Caches != TextCaches(3, 64) ||
 		!out.NoClip || with.ProgramBytes != 12 || f.ProgramBytes != 7 {
 		t.Errorf("it asks for %+v, of a program of %d bytes", out, with.ProgramBytes)
+	}
+	short, long := TextCaches(3, 64), TextCaches(3, 300)
+	if short != (nn.Caches{Sequences: 3, Positions: 64, BlockRows: 64, Blocks: 3}) ||
+		long != (nn.Caches{Sequences: 3, Positions: 300, BlockRows: 128, Blocks: 9}) {
+		t.Errorf("texts have the caches %+v, %+v", short, long)
 	}
 	p := &plan.Plan{}
 	if got, err := (SampleMemory{}).Fit(t.Context(), f, p); got != p || err != nil || (SampleMemory{}).check(t.Context(),
