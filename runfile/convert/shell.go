@@ -71,9 +71,9 @@ func settingsOf(words []string) (values map[string]any, program string) {
 		case program == "" && (strings.HasSuffix(w, ".py") || i > 0 && words[i-1] == "-m" || i > 0 && words[i-1] == "trl"):
 			program = strings.TrimSuffix(filepath.Base(w), ".py")
 		case program != "" && strings.HasPrefix(w, "--") && len(w) > 2:
-			key, value, isPair := strings.Cut(strings.ReplaceAll(w[2:], "-", "_"), "=")
+			key, _, isPair := strings.Cut(strings.ReplaceAll(w[2:], "-", "_"), "=")
 			if isPair {
-				_, value, _ = strings.Cut(w, "=")
+				_, value, _ := strings.Cut(w, "=")
 				values[key] = shellValue(value)
 				continue
 			}

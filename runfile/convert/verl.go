@@ -59,7 +59,7 @@ func (c *conversion) verl() {
 	c.advantageOfVerl(loss)
 	c.divergenceOfVerl()
 	c.correctionOfVerl()
-	updates, from := c.roundOfVerl(loss)
+	updates, from := c.roundOfVerl()
 	c.samplerOfVerl()
 	c.rewardsOfVerl()
 	steps, stepsKey := c.countAt(0, "trainer.total_training_steps")
@@ -251,7 +251,7 @@ func (c *conversion) correctionOfVerl() {
 }
 
 // roundOfVerl adds what a round samples, and returns how many updates it makes with its answers.
-func (c *conversion) roundOfVerl(loss string) (updates float64, from []string) {
+func (c *conversion) roundOfVerl() (updates float64, from []string) {
 	l := &c.loop
 	prompts, promptsKey := c.countAt(1024, "data.train_batch_size")
 	samples, samplesKey := c.countAt(1, verlRollout+"n")
