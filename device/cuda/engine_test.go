@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/device/cuda/driver"
 	"github.com/millrace/millrace/hf"
 	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/internal/rng"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
@@ -521,6 +522,55 @@ func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d
 	}
 	if limit := map[tensor.DType]float64{tensor.F32: 1e-4, tensor.BF16: 3e-2}[compute]; !(off <= limit*most) {
 		t.Errorf("logits are %v off the CPU's, of which the largest is %v", off, most)
+	}
+	n := numerics(g, compute)
+	n.SequenceLen, n.MicroBatches = 8, 1
+	out := plan.Outputs{LogitRows: 8, Draws: true, Caches: nn.Caches{Sequences: 2, Positions: 9}}
+	for name, place := range map[string]func(*plan.Placement){"resident": stay, "streamed": move} {
+		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, nil, fill, gpu, place)
+		drawing(t, name, e, g, logits(gpu, place, [][2]int{{5, 3}}))
+		done()
+	}
+}
+
+// drawing: the positions of a pass draw tokens by their logits, with noise and without, of all but the last 3 tokens.
+func drawing(t *testing.T, name string, e *stream.Engine, g *modeltest.Golden, logits [2][][]float32) {
+	var rows []stream.Position
+	var draws []device.TokenDraw
+	for sequence, of := range logits {
+		for at := range of {
+			rows = append(rows, stream.Position{Token: g.First[sequence].IDs[at], Sequence: sequence, At: at, Length: 9})
+			draws = append(draws, device.TokenDraw{Key: [2]uint32{8, 9}, Text: uint64(sequence) << 40, At: uint32(at),
+				Inverse: []float32{0, 1, 0.5}[at%3]})
+		}
+	}
+	vocab := len(logits[0][0]) - 3
+	drawn, err := e.Draw(context.Background(), rows, draws, vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range rows {
+		d, x, most, sum := draws[i], logits[row.Sequence][row.At][:vocab], math.Inf(-1), 0.0
+		scale := float64(d.Inverse)
+		if scale == 0 {
+			scale = 1
+		}
+		score := func(id int) float64 {
+			if d.Inverse == 0 {
+				return float64(x[id])
+			}
+			n := rng.Counter{uint32(id / 4), d.At, uint32(d.Text), uint32(d.Text >> 32)}
+			return float64(x[id])*scale + rng.Gumbel(rng.Philox4x32(d.Key, n)[id%4])
+		}
+		for id := range x {
+			most, sum = max(most, score(id)), sum+math.Exp(float64(x[id])*scale)
+		}
+		id := int(drawn[i].ID)
+		if id < 0 || id >= vocab || score(id) < most-1e-4 {
+			t.Errorf("%s: position %d of sequence %d draws %+v, which is not the best", name, row.At, row.Sequence, drawn[i])
+		} else if want := float64(x[id])*scale - math.Log(sum); math.Abs(float64(drawn[i].LogProb)-want) > 1e-4 {
+			t.Errorf("%s: token %d has the log-probability %v, want %v", name, id, drawn[i].LogProb, want)
+		}
 	}
 }
 

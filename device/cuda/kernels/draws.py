@@ -18,7 +18,7 @@ from registry import Kernel
 @triton.jit
 def _noise(words):
     """-log(-log u), u = (words + 0.5)/2^32. fp32 has 1-u where it is small, and so the noise that wins; off by less than 1e-5 from -2 on."""
-    t = tl.minimum(((~words).to(tl.float32) + 0.5) * (1.0 / 4294967296.0), 1.0 - 1.0 / 16777216.0)
+    t = tl.minimum(((words ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * (1.0 / 4294967296.0), 1.0 - 1.0 / 16777216.0)
     short = t * (1.0 + t * (1.0 / 2 + t * (1.0 / 3 + t * (1.0 / 4 + t * (1.0 / 5 + t * (1.0 / 6))))))
     return -tl.log(tl.where(t < 1.0 / 16, short, -tl.log(1.0 - t)))
 

@@ -434,17 +434,6 @@ class PicksTest(Case):
                 self.near(numbers(grad), dwant, kind, 8, grad)
 
 
-def philox(key, counter):
-    """The words of Philox4x32-10 for counters [n, 4], as [n, 4]."""
-    c = [counter[:, i].astype(np.uint64) for i in range(4)]
-    k0, k1, low = int(key[0]), int(key[1]), np.uint64(0xFFFFFFFF)
-    for _ in range(10):
-        first, second = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [(second >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), second & low, (first >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), first & low]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack(c, 1).astype(np.uint32)
-
-
 class DrawsTest(Case):
     def test_tiles(self):
         cases = (("any", 1, 1, 1, 1, 0.0), ("any", 9, 1100, 370, 1099, 0.0), ("any", 5, 700, 301, 400, 3.0), ("a16", 6, 2064, 1040, 2050, 0.0))
@@ -464,9 +453,9 @@ class DrawsTest(Case):
                 x = cap * np.tanh(x / cap) if cap else x
                 want = np.zeros((rows, 2))
                 for row in range(rows):
-                    at, text0, text1 = named[row, 4], named[row, 2], named[row, 3]
-                    counter = np.stack(np.broadcast_arrays(np.arange(vocabulary // 4 + 1), at, text0, text1), 1)
-                    u = (philox(named[row, :2], counter).ravel()[:vocabulary] + 0.5) / 2 ** 32
+                    key0, key1, text0, text1, at, _ = (int(word) for word in named[row])
+                    words = [philox(key0 | key1 << 32, text0 | text1 << 32, i | at << 32) for i in range(vocabulary // 4 + 1)]
+                    u = (np.asarray(words).ravel()[:vocabulary] + 0.5) / 2 ** 32
                     y = x[row] * (inverse[row] or 1)
                     want[row, 0] = np.argmax(y - np.log(-np.log(u)) if inverse[row] else y)
                     want[row, 1] = y[int(want[row, 0])] - y.max() - np.log(np.exp(y - y.max()).sum())
