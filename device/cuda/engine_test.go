@@ -528,7 +528,7 @@ func continuing(t *testing.T, variant string, compute tensor.DType, bits bool, d
 	out := plan.Outputs{LogitRows: 8, Draws: true, Caches: nn.Caches{Sequences: 2, Positions: 9}}
 	for name, place := range map[string]func(*plan.Placement){"resident": stay, "streamed": move} {
 		e, _, done := engine(t, plan.Request{Model: m.Frozen(), Numerics: n, Outputs: out}, nil, fill, gpu, place)
-		drawing(t, name, e, g, logits(gpu, place, [][2]int{{5, 3}}))
+		drawing(t, name, e, g, logits(gpu, place, inRows, [][2]int{{5, 3}}))
 		done()
 	}
 }
