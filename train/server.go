@@ -82,3 +82,49 @@ func (r *Run) HandOver(ctx context.Context, e *server.Exports, to sampler.Server
 	}
 	return e.Taken()
 }
+
+// Served samples with a server that has the run's weights: before it asks for answers it wakes the server and hands
+// over weights that this does not have, and afterwards the server sleeps again, where the two share a device.
+type Served struct {
+	run     *Run
+	to      sampler.Server
+	exports *server.Exports
+	version int64 // that the server has; -1: none
+}
+
+// ServerSampler opens the server of rl.sampler as what samples for the run. See [Run.OpenServer].
+func (r *Run) ServerSampler(ctx context.Context, probe []int32, loaded func(server.Handover)) (*Served, error) {
+	to, e, err := r.OpenServer(ctx, probe, loaded)
+	if err != nil {
+		return nil, err
+	}
+	return &Served{r, to, e, -1}, nil
+}
+
+// Name is the server's.
+func (s *Served) Name() string { return s.to.Name() }
+
+// Sample hands the run's weights over, unless the server has them, and asks it.
+func (s *Served) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Params,
+	done func(sampler.Completion) error) error {
+	if err := s.to.Wake(ctx); err != nil {
+		return err
+	}
+	if s.version != int64(s.run.steps) {
+		s.version = -1
+		if err := s.run.HandOver(ctx, s.exports, s.to); err != nil {
+			return err
+		}
+		s.version = int64(s.run.steps)
+	}
+	if err := s.to.Sample(ctx, prompts, p, done); err != nil {
+		return err
+	}
+	if s.run.config.RL.Sampler.Sleeps {
+		s.version = -1 // it forgets them
+	}
+	return s.to.Sleep(ctx)
+}
+
+// Close ends the connections to the server.
+func (s *Served) Close() error { return s.to.Close() }

@@ -100,7 +100,7 @@ func TestHandOver(t *testing.T) {
 			var handed []server.Handover
 			dir := filepath.Join(t.TempDir(), "policy")
 			r.config.RL.Sampler = runfile.Sampler{URL: plays.URL, Engine: engine, Dir: dir}
-			s, e, err := r.OpenServer(t.Context(), []int32("say a"), func(h server.Handover) { handed = append(handed, h) })
+			s, err := r.ServerSampler(t.Context(), []int32("say a"), func(h server.Handover) { handed = append(handed, h) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,12 +110,6 @@ func TestHandOver(t *testing.T) {
 			p := sampler.Params{MaxTokens: 6, Temperature: 1, Seed: 11}
 			var before []string
 			for round := range 2 {
-				if err := r.HandOver(t.Context(), e, s); err != nil {
-					t.Fatal(err)
-				}
-				if h := handed[round]; h.Version != int64(r.Steps()) || !(h.Most <= 5e-7) || h.Tensors+h.Moved == 0 && round > 0 {
-					t.Errorf("round %d: %+v", round, h)
-				}
 				p.Version = int64(r.Steps())
 				var rows []sampler.Completion
 				err := s.Sample(t.Context(), prompts, p, func(c sampler.Completion) error {
@@ -124,6 +118,9 @@ func TestHandOver(t *testing.T) {
 				})
 				if err != nil {
 					t.Fatal(err)
+				}
+				if h := handed[round]; h.Version != int64(r.Steps()) || !(h.Most <= 5e-7) || h.Tensors+h.Moved == 0 && round > 0 {
+					t.Errorf("round %d: %+v", round, h)
 				}
 				slices.SortFunc(rows, func(a, b sampler.Completion) int { return 10*(a.Prompt-b.Prompt) + a.Sample - b.Sample })
 				out := filepath.Join(dir, string("ab"[round]))
@@ -162,7 +159,8 @@ func TestHandOver(t *testing.T) {
 			}
 
 			plays.Stale = true
-			err = r.HandOver(t.Context(), e, s)
+			p.Version = int64(r.Steps())
+			err = s.Sample(t.Context(), prompts, p, func(sampler.Completion) error { return nil })
 			if err == nil || !strings.Contains(err.Error(), "the server still has old weights") {
 				t.Errorf("a server with old weights: %v", err)
 			}
