@@ -142,3 +142,6 @@ func (d *Dataset) Asked(i int) (a Asked, err error) {
 	}
 	return a, nil
 }
+
+// DocumentLen is the number of tokens of document i.
+func (d *Dataset) DocumentLen(i int) int { return int(d.length(i)) }

@@ -169,6 +169,9 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	if err := cluster.Agree(blame.BadRequest(t.begin())); err != nil {
 		return nil, err
 	}
+	if err := t.beginRounds(ctx); err != nil {
+		return nil, blame.OfStart(ctx, err)
+	}
 	defer t.records.close()
 	defer func() { t.endTrackers(err) }()
 	t.started = true
@@ -259,7 +262,11 @@ func (t *trainer) openFitting(ctx context.Context, b *rundir.Beginning, asked ru
 		return err
 	}
 	t.samples = samples
-	err = t.env.CheckFits(ctx, c, t.src.Model, samples.Memory(), b.HasSizes(), t.dev.Info())
+	if c.RL.Asked() && t.env.Cluster != nil {
+		return errors.New("rl: a loop is for one process yet: start it without a launcher, on one host")
+	}
+	sampling := samples.Memory().With(generate.AnswersMemory(c, 1, t.src.Model.MaxPositions))
+	err = t.env.CheckFits(ctx, c, t.src.Model, sampling, b.HasSizes(), t.dev.Info())
 	return hosts.OfBudgets(t.keptSizes(ctx, asked, err))
 }
 

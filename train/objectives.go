@@ -149,7 +149,7 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 	if !needs.Reference && needs.TopK == 0 && !needs.Rollouts {
 		return nil
 	}
-	if err := cmp.Or(r.checkTaught(), r.checkRollouts()); err != nil {
+	if err := cmp.Or(r.checkTaught(), r.checkRollouts(r.data)); err != nil {
 		return err
 	}
 	rows, _ := c.StepRows()

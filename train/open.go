@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rl"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
@@ -107,6 +108,10 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	}
 	if err := r.src.FindBase(ctx, c, r.from); err != nil {
 		return err
+	}
+	if c.RL.Asked() {
+		return errors.New("rl: the caller's loop takes the steps of this run, which samples no answers: call Train, or leave " +
+			"rl out")
 	}
 	if len(c.Datasets) > 0 {
 		if err := r.openData(ctx, 0); err != nil {
@@ -228,12 +233,15 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 	}
 	if of := r.aim.objective; of != nil {
 		reader.Check = r.checkTypes
+		if c.RL.Asked() {
+			reader.Check = nil // the run file was checked
+		}
 		reader.InTwos = of.Needs().Mismatched
 	}
 	if r.data, r.held, err = source.PrepareRun(ctx, r.env, c, reader); err != nil {
 		return err
 	}
-	if r.from == nil { // a run that has begun continues
+	if r.from == nil && !c.RL.Asked() { // a run that has begun continues
 		if err := r.data.CheckEnds(); err != nil {
 			return err
 		}
@@ -253,6 +261,9 @@ func (r *Run) openData(ctx context.Context, epochs int) error {
 		if err := r.openEvalSets(); err != nil {
 			return err
 		}
+	}
+	if c.RL.Asked() {
+		return r.openRounds(ctx, &reader)
 	}
 	r.loader, err = data.NewLoader(r.data, r.loading(epochs))
 	return err
@@ -279,6 +290,16 @@ func (r *Run) findPlace(from *checkpoint.Checkpoint) (again bool, err error) {
 	r.otherHeld = at.Held != "" && at.Held != r.at.Held
 	if again = from != nil && restarts(r.config, from.Manifest, at, r.at.Fingerprint); again {
 		r.at.Cursor, r.at.Since = data.Cursor{}, from.Manifest.Step
+	}
+	if r.rounds != nil {
+		r.rounds.place = rl.Place{}
+		if at.Loop != nil {
+			r.rounds.place = *at.Loop
+		}
+		if again {
+			r.rounds.place = r.rounds.place.Again()
+		}
+		r.at.Loop = &r.rounds.place
 	}
 	return again, nil
 }

@@ -17,14 +17,17 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/hosts"
+	"github.com/millrace/millrace/train/rl"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/source"
 )
 
 // dataPlace locates a run in its data.
 type dataPlace struct {
-	Cursor      data.Cursor `json:"cursor"`
-	Fingerprint string      `json:"fingerprint"`
+	Cursor data.Cursor `json:"cursor"`
+	// Loop is the place of a loop of reinforcement learning, which has no Cursor; nil: the run has no loop.
+	Loop        *rl.Place `json:"loop,omitempty"`
+	Fingerprint string    `json:"fingerprint"`
 	// Since is the step after which the run began with these data; 0: they are its first ones.
 	Since int `json:"since,omitempty"`
 	// Sources are the checksums of the data sets' documents, by path: they tell which one has changed.

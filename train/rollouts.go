@@ -19,13 +19,13 @@ const rolloutNumbers = 4
 func (r *Run) readsReference() bool { return r.config.Objective.Reference == runfile.ReferenceData }
 
 // checkRollouts refuses rows that lack what the objective reads of answers, or have what it leaves out.
-func (r *Run) checkRollouts() error {
+func (r *Run) checkRollouts(d *data.Dataset) error {
 	needs := r.aim.objective.Needs()
-	if !needs.Rollouts || !r.data.HasRollouts() {
+	if !needs.Rollouts || !d.HasRollouts() {
 		return nil
 	}
 	if of, ok := r.aim.objective.(objective.Rewarded); ok { // which says so before anything is computed
-		if _, _, err := of.Advantages(nil, r.data.RewardNames()); err != nil {
+		if _, _, err := of.Advantages(nil, d.RewardNames()); err != nil {
 			return fmt.Errorf("objective.%w", err)
 		}
 	}
@@ -45,7 +45,7 @@ func (r *Run) checkRollouts() error {
 		{"values", data.TokenValues, needs.OldValues, "objective.old: data with loss: ppo", true},
 		{"ref", data.TokenReferences, needs.Reference && r.readsReference(), "objective.reference: data", !needs.Reference},
 	} {
-		switch all, some := r.data.HasColumn(of.column); {
+		switch all, some := d.HasColumn(of.column); {
 		case of.reads && !all && of.column == data.TokenLogProbs:
 			return fmt.Errorf("the objective reads the log-probabilities of the sampler, and rows have no %s: write them, or %s",
 				of.key, of.set)

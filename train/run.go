@@ -48,6 +48,7 @@ type Run struct {
 	rendering  string                 // whether pairs have the chat template, in a line; empty where that is no question
 	tokenizing string                 // whether other programs make other tokens of the texts, in a line; or ""
 	loader     *data.Loader
+	rounds     *rounds   // of a loop of reinforcement learning, in place of loader; nil: the run has none
 	eval       evalSets  // of held
 	at         dataPlace // in the data, after the latest batch that a step was taken on
 	aim        aim
@@ -102,21 +103,28 @@ func (r *Run) Next(ctx context.Context) (*stream.Batch, error) {
 	switch {
 	case r.isClosed():
 		return nil, errClosed
-	case r.loader == nil:
+	case r.loader == nil && r.rounds == nil:
 		return nil, io.EOF
 	}
 	r.batch = stream.Batch{} // it shares memory with the next one
-	if err := r.loader.Next(ctx, r.session.Rows); err != nil {
+	loader, of := r.loader, r.data
+	if r.rounds != nil {
+		if err := r.rounds.ready(ctx, r); err != nil {
+			return nil, err
+		}
+		loader, of = r.rounds.loader, r.rounds.data
+	}
+	if err := loader.Next(ctx, r.session.Rows); err != nil {
 		return nil, err
 	}
 	b := session.BatchOf(r.session.Rows)
 	if r.aim.objective != nil {
 		var err error
-		if b.Documents, err = r.compared(r.loader.Documents(), r.data, 0); err != nil {
+		if b.Documents, err = r.compared(loader.Documents(), of, 0); err != nil {
 			return nil, err
 		}
 	}
-	r.batch, r.after = *b, r.loader.Cursor()
+	r.batch, r.after = *b, loader.Cursor()
 	return &r.batch, nil
 }
 
@@ -200,7 +208,9 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 	if err != nil {
 		return res, fmt.Errorf("step %d: %w", r.steps+1, err)
 	}
-	r.took(b)
+	if err := r.took(b); err != nil {
+		return res, err
+	}
 	r.bad, r.hasGradients = r.bad+res.BadWeights, true
 	if r.updated = u; res.Skipped {
 		r.updated = stream.Update{}
@@ -213,18 +223,23 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 func (r *Run) idle() int { return r.skipped + r.untargeted }
 
 // took counts a step on a batch.
-func (r *Run) took(b *stream.Batch) {
-	if r.isNext(b) {
+func (r *Run) took(b *stream.Batch) (err error) {
+	switch {
+	case r.isNext(b) && r.rounds != nil:
+		err = r.rounds.took(r.after)
+		r.at.Loop = &r.rounds.place
+	case r.isNext(b):
 		r.at.Cursor = r.after
 	}
 	r.steps++
+	return err
 }
 
 // pass counts a step on a batch in which no position counts in the loss. It changes nothing.
-func (r *Run) pass(b *stream.Batch) {
-	r.took(b)
-	r.updated = stream.Update{}
+func (r *Run) pass(b *stream.Batch) error {
 	r.untargeted++
+	r.updated = stream.Update{}
+	return r.took(b)
 }
 
 // Eval returns the mean loss of a batch in nats, after the updates of all steps. It does not train.
@@ -356,7 +371,7 @@ func (r *Run) Close() error {
 	if r.loader != nil {
 		err = errors.Join(err, r.loader.Close())
 	}
-	err = errors.Join(err, r.closeEvalSets(), r.closeAim())
+	err = errors.Join(err, r.closeRounds(), r.closeEvalSets(), r.closeAim())
 	if r.held != nil {
 		err = errors.Join(err, r.held.Close())
 	}

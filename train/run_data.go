@@ -33,6 +33,9 @@ func templateUse(sources []data.Source, renderer data.Renderer, asked string) st
 
 // noteCut says what became of documents that are longer than a row, and keeps it for the summary.
 func (t *trainer) noteCut() {
+	if t.loader == nil {
+		return // of a loop, whose answers end in time
+	}
 	p, s := t.loader.Packing(), &t.summary
 	s.Split, s.Truncated, s.Dropped, s.CutTokens = p.Split, p.Truncated, p.Dropped, p.CutTokens
 	if left := p.LeftOut(t.config.SequenceLen); left != "" {
@@ -59,6 +62,9 @@ func (t *trainer) noteCut() {
 
 // noteTurns says how many turns of the assistant count, and what the chat template makes of them.
 func (t *trainer) noteTurns() {
+	if t.rounds != nil {
+		return // prompts have none to train on
+	}
 	c, s := t.data.Turns(), &t.summary
 	s.Turns, s.EndedTurns, s.OtherPromptTurns = c.Trained, t.data.EndedTurns(), c.OtherPrompt
 	s.ThoughtsLeftOut, s.CallsLeftOut = c.LeftOut.Thoughts, c.LeftOut.Calls

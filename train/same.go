@@ -139,7 +139,7 @@ func (t *trainer) allEnded(ctx context.Context) (step int, err error) {
 func (t *trainer) planTogether(ctx context.Context, b *rundir.Beginning, asked runfile.Sizes) error {
 	c := t.env.Cluster
 	plans := func(ctx context.Context) error {
-		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.Memory(), b.HasSizes())
+		return t.makePlan(ctx, t.rates.Steps, plan.Outputs{}, t.samples.Memory().With(t.answersMemory()), b.HasSizes())
 	}
 	err := t.env.Together(ctx, func(ctx context.Context) error {
 		return blame.OfStart(ctx, hosts.OfBudgets(t.keptSizes(ctx, asked, plans(ctx))))

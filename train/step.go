@@ -23,9 +23,13 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		return err
 	}
 	batch, err := t.Next(ctx)
+	if errors.Is(err, ErrInterrupted) { // while it sampled answers: the walk ends
+		return nil
+	}
 	if err != nil {
 		return t.env.Cluster.Alone(fmt.Errorf("step %d: %w", step, err))
 	}
+	figures := t.sampled()
 	m := trace.Metrics{Step: int64(step), LearningRate: lr, TargetTokens: int64(batch.Targets),
 		DevicePeakBytes: t.plan.DeviceTotalBytes()}
 	var docs []int
@@ -37,14 +41,19 @@ func (t *trainer) step(ctx context.Context, step int) error {
 	if batch.Targets > 0 {
 		err = t.compute(ctx, step, batch, &m)
 	} else {
-		t.pass(batch)
+		err = t.pass(batch)
 		m.Loss, m.GradNorm = math.NaN(), math.NaN()
 		t.tell(UpdateSkipped{Step: step, Untargeted: true})
 	}
 	if err != nil {
 		return t.env.Cluster.Alone(err)
 	}
-	save, wait, err := t.pace(&m, t.measure(&m, begin, docs))
+	due := t.measure(&m, begin, docs)
+	if figures != nil && m.Objective != nil {
+		maps.Copy(m.Objective, figures)
+		m.Objective["train_sec"] = m.StepSec
+	}
+	save, wait, err := t.pace(&m, due)
 	if err != nil {
 		return err
 	}
@@ -188,7 +197,7 @@ func (t *trainer) account(m *trace.Metrics) {
 	s.TrainSec += m.StepSec
 	s.Lanes = s.Lanes.Plus(m.Lanes)
 	s.UploadBytes += t.plan.Predicted.UploadBytes
-	left := (s.TrainSec + s.WriteWaitSec) / float64(t.steps-t.begun) * float64(t.rates.Steps-t.steps)
+	left := (s.TrainSec + s.WriteWaitSec + s.RolloutSec) / float64(t.steps-t.begun) * float64(t.rates.Steps-t.steps)
 	t.tell(StepDone{*m, t.rates.Steps, left})
 }
 

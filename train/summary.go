@@ -49,7 +49,8 @@ type Summary struct {
 	ThoughtsLeftOut  int64          `json:"thoughts_left_out,omitempty"`
 	CallsLeftOut     int64          `json:"calls_left_out,omitempty"`
 	Experts          *trace.Experts `json:"experts,omitempty"` // of the last step
-	TrainSec         float64        `json:"train_sec"`         // sum over the steps
+	RolloutSec       float64        // of a loop of reinforcement learning: sampling and scoring answers
+	TrainSec         float64        `json:"train_sec"` // sum over the steps
 	TokensPerSec     float64        `json:"tokens_per_sec"`
 	Lanes            trace.Lanes    `json:"lanes"`          // busy seconds over the run
 	UploadBytes      int64          `json:"upload_bytes"`   // host to device over the run, as the schedule says

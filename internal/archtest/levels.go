@@ -19,7 +19,7 @@ var levels = [][]string{
 	9:  {"train/hosts", "train/notify", "train/rl/reward", "train/rl/sampler", "train/rundir", "train/sweep"},
 	10: {"train/rl/server", "train/session", "serve", "train/trackers"},
 	11: {"train/rl/server/servertest", "train/source"},
-	12: {"train/export", "train/generate", "train/reference", "train/traintest"},
+	12: {"train/export", "train/generate", "train/reference", "train/rl", "train/traintest"},
 	13: {"train", "train/verbs"},
 	14: {"bench", "demo"},
 	15: {rootPackage, "benchmarks/internal/..."},

@@ -106,15 +106,15 @@ func ask(ctx context.Context, r *source.Reader, p data.Prompt, asChat bool, ends
 	if a.ids, err = data.PromptTokens(ctx, r.Tokenizer, r.Renderer, p); err != nil {
 		return a, err
 	}
-	a.ends, err = endsOf(ctx, r, p, ends)
+	a.ends, err = endsOf(ctx, r, p.Messages != nil, ends)
 	return a, err
 }
 
 // endsOf are the tokens that end what the model writes after a prompt: those that end any text, and after messages what
 // the chat template ends the assistant's turn with.
-func endsOf(ctx context.Context, r *source.Reader, p data.Prompt, ends map[int32]bool) (map[int32]bool, error) {
+func endsOf(ctx context.Context, r *source.Reader, isChat bool, ends map[int32]bool) (map[int32]bool, error) {
 	chat, ok := r.Renderer.(*data.Chat)
-	if !ok || p.Messages == nil {
+	if !ok || !isChat {
 		return ends, nil
 	}
 	end, err := chat.TurnEnd(ctx, r.Tokenizer)

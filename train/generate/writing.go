@@ -23,6 +23,8 @@ type writing struct {
 	text   writer
 
 	logProb float32 // of the token that was chosen last, by the distribution that it was drawn from
+	endedBy int32   // the token that ended the text, where one did
+	asked   [2]int  // of an answer: the number of its prompt, and of the answer among those to it
 
 	made  Generated // with PromptTokens, and FinishLength until the text ends otherwise
 	begun time.Time // when the prompt was first computed with; zero until then
@@ -52,7 +54,7 @@ func (w *writing) draw() device.TokenDraw { return w.drawFor(w.number, w.place()
 // add takes the next token. It reports whether the text ends.
 func (w *writing) add(id int32) (ended bool, err error) {
 	if w.ends[id] {
-		w.made.Finish = FinishStop
+		w.made.Finish, w.endedBy = FinishStop, id
 		return true, nil
 	}
 	w.ids, w.made.Tokens = append(w.ids, id), append(w.made.Tokens, id)

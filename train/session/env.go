@@ -60,6 +60,7 @@ type InTests struct {
 	Clock        hosts.Clock                // that the test moves
 	Watch        hosts.Clock                // of progress
 	SysFS        string                     // where drives are looked for, in place of /sys
+	Reached      func(where string) error   // is told where a round of a loop is; an error ends it there
 }
 
 // ErrNoEnv is the error of options without surroundings, which only package millrace fills in.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 // SampleMemory asks a plan for room for the samples of a run. The zero value is a run without them.
 type SampleMemory struct {
+	For    string    // the key of the run file that asks for them; empty: samples
 	Caches nn.Caches // of all texts that grow together
 	Draws  bool      // the device chooses the tokens: plan.Outputs.Draws
 	Bytes  int64     // of host memory, besides
@@ -30,6 +32,23 @@ func TextCaches(texts, positions int) nn.Caches {
 	c := nn.Caches{Sequences: texts, Positions: positions, BlockRows: min(blockPositions, max(positions, 1))}
 	c.Blocks = texts * c.BlocksEach()
 	return c
+}
+
+// With takes room for others, at other times.
+func (m SampleMemory) With(other SampleMemory) SampleMemory {
+	switch {
+	case other.Caches.Sequences == 0 && other.Bytes == 0:
+		return m
+	case m.Caches.Sequences == 0:
+		m.Draws = other.Draws
+	case other.Caches.Sequences > 0:
+		m.Draws = m.Draws && other.Draws
+	}
+	m.Caches.Sequences = max(m.Caches.Sequences, other.Caches.Sequences)
+	m.Caches.Positions = max(m.Caches.Positions, other.Caches.Positions)
+	m.Bytes += other.Bytes
+	m.For = cmp.Or(m.For, other.For)
+	return m
 }
 
 // Fit plans the steps of a plan again, with caches for as many texts as there is room for.
@@ -79,8 +98,16 @@ func (m SampleMemory) with(f plan.Fitting, texts int) plan.Fitting {
 // lacks says why there can be no samples.
 func (m SampleMemory) lacks(f plan.Fitting, err error) error {
 	if !plan.CanContinue(f.Model) {
+		if m.For != "" {
+			return fmt.Errorf("%s: the model has blocks that keep nothing of a text from pass to pass, so that the run cannot "+
+				"sample: name a server in rl.sampler", m.For)
+		}
 		return errors.New("samples: the model has blocks that keep nothing of a text from pass to pass; leave " +
 			"samples out, and run millrace generate on checkpoints")
+	}
+	if m.For != "" {
+		return fmt.Errorf("%s: the steps fit without a sampler, and with the caches of a text of %s they do not: %w; or lower "+
+			"rl.max_tokens, or shorten the prompts", m.For, spelling.Count(m.Caches.Positions, "position"), err)
 	}
 	return fmt.Errorf("samples: the steps fit without them, and with the caches of a text of %s they do not: %w; or "+
 		"lower samples.max_tokens, shorten the prompts, or leave samples out",

@@ -1,0 +1,46 @@
+package rl
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/train/rl/reward"
+)
+
+// figures are what records have of a round, besides what the objective says of its answers.
+func (l *Loop) figures(s *sampled) map[string]float64 {
+	all := map[string]float64{"rollout_sec": s.rolloutSec, "score_sec": s.scoringSec,
+		"rollout_tokens_per_sec": float64(s.tokens) / math.Max(s.rolloutSec, 1e-9),
+		"staleness":              float64(s.behind) / float64(s.all)}
+	if l.Config.MaxGroups > 0 {
+		all["groups_left_out"] = float64(s.alike)
+	}
+	if s.stale > 0 {
+		all["stale_answers"] = float64(s.stale)
+	}
+	for i, name := range l.Panel.Names() {
+		nulls, faults := 0, 0
+		own := map[string][]float64{}
+		for _, wave := range s.tallies {
+			for cause, n := range wave[i].Counts {
+				switch c := reward.Cause(cause); {
+				case c == reward.Null || c == reward.Lacking:
+					nulls += n
+				case c != reward.Scored:
+					faults += n
+				}
+			}
+			for key, x := range wave[i].Metrics {
+				own[key] = append(own[key], x)
+			}
+		}
+		all["rewards/"+name+"/null"], all["rewards/"+name+"/failed"] = float64(nulls), float64(faults)
+		for key, xs := range own {
+			sum := 0.0
+			for _, x := range xs {
+				sum += x
+			}
+			all["rewards/"+name+"/"+key] = sum / float64(len(xs))
+		}
+	}
+	return all
+}
