@@ -294,8 +294,6 @@ type RL struct {
 	// Prompts of a round at most where groups whose answers all have the same reward are replaced by those of further
 	// prompts; 0: such groups stay.
 	MaxGroups int `yaml:"max_groups,omitempty"`
-	// Tokens of answers that were cut off do not count in the loss.
-	MaskTruncated bool `yaml:"mask_truncated,omitempty"`
 }
 
 // Precision has the types that are computed in and kept.

@@ -124,16 +124,16 @@ func (c *Config) checkLoop(of objective.Objective) error {
 		i := slices.IndexFunc(c.Datasets, func(s data.Source) bool { return !asks(s) })
 		return bad("rl: dataset %s is of type %s, and a loop samples its own answers: set type: %s", c.Datasets[i].Path,
 			c.Datasets[i].Type, data.Prompts)
-	case c.Objective.Old == objective.OldOfData:
-		return bad("objective.old is %s, and the answers of a loop have no such numbers: leave it out, or set it to sampler",
-			c.Objective.Old)
+	case of.Needs().Old:
+		return bad("objective.old is %s, and a loop has the log-probabilities of its own sampler for that: set it to sampler, or "+
+			"leave it out", c.Objective.Old)
 	case of.Needs().Reference:
 		return bad("rl: objective %s with kl %g or a loss such as ref_kl compares with a reference, which a loop cannot do yet: "+
 			"set objective.kl to 0 (and another loss), or have a loop outside write ref into rollouts", c.Objective.Type,
 			c.Objective.KL.Value)
 	case c.MaxSteps == 0:
-		return bad("rl: max_steps is missing: how many steps an epoch has is known only when its answers are sampled; say how " +
-			"many steps the loop takes")
+		return bad("rl: max_steps is missing: how many steps an epoch has is known only when its answers are sampled; say " +
+			"how many steps the loop takes")
 	case len(l.Reward) == 0:
 		return bad("rl.reward is missing: list what judges answers, such as [{name: math, command: [python3, score.py]}]")
 	case l.PromptsPerStep < 1 || l.PromptsPerStep > mostPrompts:
@@ -183,8 +183,8 @@ func (s Sampler) check() error {
 	case !slices.Contains(engines, s.Engine):
 		return fmt.Errorf("engine is %q%s; use %s", s.Engine, spelling.Question(s.Engine, engines), spelling.Or(engines))
 	case s.Dir == "":
-		return errors.New("dir is missing: name a directory that the server can read, such as /dev/shm/policy, for the weights " +
-			"of each round")
+		return errors.New("dir is missing: name a directory that the server can read, such as /dev/shm/policy, for the " +
+			"weights of each round")
 	}
 	return checkAddress(s.URL)
 }

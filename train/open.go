@@ -110,8 +110,8 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 		return err
 	}
 	if c.RL.Asked() {
-		return errors.New("rl: the caller's loop takes the steps of this run, which samples no answers: call Train, or leave " +
-			"rl out")
+		return errors.New("rl: the caller's loop takes the steps of this run, which samples no answers: call Train, or " +
+			"leave rl out")
 	}
 	if len(c.Datasets) > 0 {
 		if err := r.openData(ctx, 0); err != nil {

@@ -110,8 +110,8 @@ func (t *trainer) setAsideAfter(step int) {
 	}
 }
 
-// openWholeState is openState with a checkpoint that is whole: where the one that the run continues from is damaged, the
-// run continues from the newest one before it, unless the user has named the checkpoint.
+// openWholeState is openState with a checkpoint that is whole: where the one that the run continues from is damaged,
+// the run continues from the newest one before it, unless the user has named the checkpoint.
 func (t *trainer) openWholeState(ctx context.Context) error {
 	cluster := t.env.Cluster
 	for {

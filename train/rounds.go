@@ -25,7 +25,7 @@ type rounds struct {
 	tok   tokenizer.Tokenizer
 	place rl.Place // after the latest step
 
-	// The round that steps are taken of; without a loader there is none.
+	// The round that steps are taken of; loader is nil between rounds.
 	end     data.Cursor // of its prompts
 	data    *data.Dataset
 	loader  *data.Loader
@@ -47,7 +47,8 @@ func (r *Run) openRounds(ctx context.Context, reader *source.Reader) error {
 		Decode: func(ids []int32, skipSpecial bool) string { return reader.Tokenizer.Decode(ids, skipSpecial) }}
 	r.rounds = &rounds{loop: loop, tok: reader.Tokenizer}
 	if n := prompts.LeftOut(); n > 0 {
-		r.env.Note("%s left out, which leave no room for an answer in sequence_len (%d)", spelling.Count(n, "prompt"), positions)
+		r.env.Note("%s left out, which leave no room for an answer in sequence_len (%d)", spelling.Count(n, "prompt"),
+			positions)
 	}
 	loop.EndsOfText, loop.EndsOfMessages, err = generate.AnswerEnds(ctx, r.src, reader, c)
 	if err != nil {
@@ -78,8 +79,8 @@ func (r *Run) answersMemory() session.SampleMemory {
 func (r *Run) startRounds(ctx context.Context, ids []string, settings string) error {
 	l, c := r.rounds.loop, r.config
 	if l.Runs, l.Settings = ids, settings; !c.RL.Sampler.IsOwn() {
-		return errors.New("rl.sampler: a loop cannot use a server yet: leave it out, and the run samples itself; or have a loop " +
-			"outside sample, as docs/rl.md shows")
+		return errors.New("rl.sampler: a loop cannot use a server yet: leave it out, and the run samples itself; or have a " +
+			"loop outside sample, as docs/rl.md shows")
 	}
 	l.Sampler = &generate.Own{Session: r.session, Tokenizer: r.rounds.tok,
 		Positions: min(c.SequenceLen, r.src.Model.MaxPositions)}

@@ -60,7 +60,7 @@ func (o *Own) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Pa
 		isStopped = isStopped || o.Env.Stopped()
 		return picked, isStopped, nil
 	}
-	t := newTexts(o.Session)
+	t := newTexts(o.Session, o.Plan.Outputs.Caches)
 	err := t.write(ctx, queue, agree, func(w *writing) error {
 		if w.made.Finish == FinishStopped {
 			return nil
@@ -81,12 +81,12 @@ func (o *Own) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Pa
 	return err
 }
 
-// mostAnswers bounds the answers that grow together: more rows make a pass of streamed weights no slower, and the caches
-// of these are what memory has to hold.
+// mostAnswers bounds the answers that grow together: more rows make a pass of streamed weights no slower, and the
+// caches of these are what memory has to hold.
 const mostAnswers = 256
 
-// answerBytes is about what a token of a round takes of host memory, besides the caches: as it is sampled, in a row, and
-// as data.
+// answerBytes is about what a token of a round takes of host memory, besides the caches: as it is sampled, in a row,
+// and as data.
 const answerBytes = 64
 
 // AnswersMemory returns the needs of a run for sampling its rounds, with prompts of a number of tokens at most.

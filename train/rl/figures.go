@@ -6,11 +6,11 @@ import (
 	"github.com/millrace/millrace/train/rl/reward"
 )
 
-// figures are what records have of a round, besides what the objective says of its answers.
+// figures counts the facts of a round that its records have, besides what the objective says of its answers.
 func (l *Loop) figures(s *sampled) map[string]float64 {
 	all := map[string]float64{"rollout_sec": s.rolloutSec, "score_sec": s.scoringSec,
 		"rollout_tokens_per_sec": float64(s.tokens) / math.Max(s.rolloutSec, 1e-9),
-		"staleness":              float64(s.behind) / float64(s.all)}
+		"staleness":              float64(s.lag) / float64(s.all)}
 	if l.Config.MaxGroups > 0 {
 		all["groups_left_out"] = float64(s.alike)
 	}

@@ -59,7 +59,7 @@ type answer struct {
 }
 
 // appendRow writes an answer as a row of type rollouts.
-func appendRow(b []byte, a *answer, names []string, mask bool) []byte {
+func appendRow(b []byte, a *answer, names []string) []byte {
 	list := func(key string, n int, each func(b []byte, i int) []byte) {
 		b = append(b, `, "`+key+`": [`...)
 		for i := range n {
@@ -76,8 +76,8 @@ func appendRow(b []byte, a *answer, names []string, mask bool) []byte {
 		}
 		return strconv.AppendFloat(b, x, 'g', -1, bits)
 	}
-	b = fmt.Appendf(b, `{"group": %d, "sample": %d, "version": %d, "finish": %q, "start": %d`, a.group, a.Sample, a.Version,
-		a.Finish, len(a.prompt))
+	b = fmt.Appendf(b, `{"group": %d, "sample": %d, "version": %d, "finish": %q, "start": %d`, a.group, a.Sample,
+		a.Version, a.Finish, len(a.prompt))
 	ids := slices.Concat(a.prompt, a.IDs)
 	list("ids", len(ids), func(b []byte, i int) []byte { return strconv.AppendInt(b, int64(ids[i]), 10) })
 	list("logprobs", len(a.IDs), func(b []byte, i int) []byte {
@@ -86,13 +86,6 @@ func appendRow(b []byte, a *answer, names []string, mask bool) []byte {
 		}
 		return number(b, float64(a.LogProbs[i]), 32)
 	})
-	if mask {
-		counts := byte('1')
-		if a.Finish == sampler.FinishLength {
-			counts = '0'
-		}
-		list("mask", len(a.IDs), func(b []byte, _ int) []byte { return append(b, counts) })
-	}
 	b = append(b, `, "rewards": {`...)
 	for i, name := range names {
 		if i > 0 {
@@ -118,7 +111,7 @@ func (l *Loop) write(m *Manifest, answers []answer) error {
 		}
 		var row []byte
 		for i := range answers {
-			row = appendRow(row[:0], &answers[i], l.Panel.Names(), l.Config.MaskTruncated)
+			row = appendRow(row[:0], &answers[i], l.Panel.Names())
 			if _, err := z.Write(row); err != nil {
 				return errors.Join(err, z.Close())
 			}
@@ -159,8 +152,8 @@ func (c *counter) Write(b []byte) (int, error) {
 
 func (l *Loop) path(name string) string { return filepath.Join(l.Dir, name) }
 
-// found is the manifest of a round whose file is whole, and of this run; nil if there is no such. why says what is wrong
-// with the files that are there instead; empty: there is no manifest.
+// found is the manifest of a round whose file is whole, and of this run; nil if there is no such. why says what is
+// wrong with the files that are there instead; empty: there is no manifest.
 func (l *Loop) found(p Place, step int) (m *Manifest, why string, err error) {
 	name := l.path(manifestName(p.Round))
 	doc, err := vfs.ReadFile(l.FS, name, maxManifestBytes)

@@ -2,7 +2,7 @@ package rl
 
 import "github.com/millrace/millrace/data"
 
-// Place is where a run is in its rounds, after a step.
+// Place tells how far a run is in its rounds, after a step.
 type Place struct {
 	Round int         `json:"round"` // that the next step is of, from 0
 	Begin data.Cursor `json:"begin"` // of the prompts of that round
@@ -11,8 +11,8 @@ type Place struct {
 	Rows  data.Cursor `json:"rows"`
 }
 
-// After is the place after a step of a round of some steps, whose prompts end at a cursor. rows is where the file of the
-// round continues.
+// After is the place after a step of a round of some steps, whose prompts end at a cursor. rows is where the file of
+// the round continues.
 func (p Place) After(rows data.Cursor, steps int, end data.Cursor) Place {
 	if p.Taken+1 >= steps {
 		return Place{Round: p.Round + 1, Begin: end}

@@ -67,5 +67,6 @@ func (p *Prompts) At(c data.Cursor) (document int, number int64, after data.Curs
 		rng.New(p.seed, "prompts", uint64(c.Epoch), 0).Perm(p.order)
 		p.epoch = c.Epoch
 	}
-	return int(p.fitting[p.order[c.Row]]), int64(c.Epoch)*int64(n) + int64(c.Row), data.Cursor{Epoch: c.Epoch, Row: c.Row + 1}
+	number = int64(c.Epoch)*int64(n) + int64(c.Row)
+	return int(p.fitting[p.order[c.Row]]), number, data.Cursor{Epoch: c.Epoch, Row: c.Row + 1}
 }

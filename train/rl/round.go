@@ -75,7 +75,7 @@ type sampled struct {
 	groups                 int
 	alike, stale           int // groups that were replaced, and answers that were left out
 	tokens                 int // of all answers
-	behind                 int // steps, of the weights of all answers, summed up
+	lag                    int // steps, of the weights of all answers, summed up
 	all                    int
 	rolloutSec, scoringSec float64
 	tallies                [][]reward.Tally
@@ -141,7 +141,7 @@ func (l *Loop) ask(ctx context.Context, m *Manifest, n int, of *sampled) ([]answ
 		a := &answers[c.Prompt*samples+c.Sample]
 		*a = answer{group: prompts[c.Prompt].Group, prompt: prompts[c.Prompt].IDs, Completion: c}
 		done++
-		of.tokens, of.all, of.behind = of.tokens+len(c.IDs), of.all+1, of.behind+m.Step-int(c.Version)
+		of.tokens, of.all, of.lag = of.tokens+len(c.IDs), of.all+1, of.lag+m.Step-int(c.Version)
 		bar.Show(float64(done)/float64(len(answers)), fmt.Sprintf("%d of %d answers", done, len(answers)))
 		if err := l.judge(a, &rows[c.Prompt]); err != nil {
 			return err
