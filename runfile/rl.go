@@ -125,11 +125,11 @@ func (c *Config) checkLoop(of objective.Objective) error {
 		return bad("rl: dataset %s is of type %s, and a loop samples its own answers: set type: %s", c.Datasets[i].Path,
 			c.Datasets[i].Type, data.Prompts)
 	case of.Needs().Old:
-		return bad("objective.old is %s, and a loop has the log-probabilities of its own sampler for that: set it to sampler, or "+
-			"leave it out", c.Objective.Old)
+		return bad("objective.old is %s, and a loop has the log-probabilities of its own sampler for that: set it to "+
+			"sampler, or leave it out", c.Objective.Old)
 	case of.Needs().Reference:
-		return bad("rl: objective %s with kl %g or a loss such as ref_kl compares with a reference, which a loop cannot do yet: "+
-			"set objective.kl to 0 (and another loss), or have a loop outside write ref into rollouts", c.Objective.Type,
+		return bad("rl: objective %s with kl %g or a loss such as ref_kl compares with a reference, which a loop cannot do "+
+			"yet: set objective.kl to 0 (and another loss), or have a loop outside write ref into rollouts", c.Objective.Type,
 			c.Objective.KL.Value)
 	case c.MaxSteps == 0:
 		return bad("rl: max_steps is missing: how many steps an epoch has is known only when its answers are sampled; say " +

@@ -57,8 +57,8 @@ func (r *Run) openRounds(ctx context.Context, reader *source.Reader) error {
 	longest := min(prompts.Longest()+c.RL.MaxTokens, positions)
 	share := c.BatchTokens / c.SequenceLen / max(int(c.Numerics.Groups), 1)
 	if room := share * (c.SequenceLen / longest); room < c.RL.Samples {
-		return fmt.Errorf("batch_tokens is %d: a group of %d answers (rl.samples) of up to %d tokens may not fit into a step, or "+
-			"into a share of it (numerics.groups): raise it to %d, or lower rl.max_tokens", c.BatchTokens, c.RL.Samples, longest,
+		return fmt.Errorf("batch_tokens is %d: a group of %d answers (rl.samples) of up to %d tokens may not fit into a "+
+			"step, or into a share of it (numerics.groups): raise it to %d, or lower rl.max_tokens", c.BatchTokens, c.RL.Samples, longest,
 			c.SequenceLen*max(int(c.Numerics.Groups), 1)*ceilDiv(c.RL.Samples, c.SequenceLen/longest))
 	}
 	return nil
@@ -119,8 +119,8 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 	}
 	if s.steps > r.config.RL.Iterations && !s.noted {
 		s.noted = true
-		r.env.Note("round %d takes %s, since batch_tokens (%d) have no room for all of its answers at once: those after the first "+
-			"are of answers that an older model gave; raise batch_tokens, or set objective.old to sampler", m.Round,
+		r.env.Note("round %d takes %s, since batch_tokens (%d) have no room for all of its answers at once: those after the "+
+			"first are of answers that an older model gave; raise batch_tokens, or set objective.old to sampler", m.Round,
 			spelling.Count(s.steps, "step"), r.config.BatchTokens)
 	}
 	return nil

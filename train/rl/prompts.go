@@ -39,8 +39,8 @@ func OpenPrompts(set *data.Dataset, positions int, seed uint64, accounts *hostme
 		}
 	}
 	if len(p.fitting) == 0 {
-		err := fmt.Errorf("datasets: none of %s is shorter than sequence_len (%d tokens), so that there is room for no answer: "+
-			"raise sequence_len, or shorten the prompts", spelling.Count(n, "prompt"), positions)
+		err := fmt.Errorf("datasets: none of %s is shorter than sequence_len (%d tokens), so that there is room for no "+
+			"answer: raise sequence_len, or shorten the prompts", spelling.Count(n, "prompt"), positions)
 		return nil, errors.Join(err, region.Close())
 	}
 	p.order = all[n:][:len(p.fitting)]

@@ -56,8 +56,8 @@ func (l *Loop) Round(ctx context.Context, p Place, step int) (*Manifest, error) 
 		return m, err
 	}
 	if p.Taken > 0 {
-		return nil, fmt.Errorf("resume: the checkpoint is inside of round %d, whose answers were in %s: %s; put the files back, "+
-			"or resume from an older checkpoint", p.Round, l.path(RowsName(p.Round)), cmp.Or(why, "the files are not there"))
+		return nil, fmt.Errorf("resume: the checkpoint is inside of round %d, whose answers were in %s: %s; put the files "+
+			"back, or resume from an older checkpoint", p.Round, l.path(RowsName(p.Round)), cmp.Or(why, "the files are not there"))
 	}
 	if why != "" {
 		to, err := l.setAside(p.Round)
@@ -105,8 +105,8 @@ func (l *Loop) sample(ctx context.Context, p Place, step int) (*Manifest, error)
 	}
 	if len(of.answers) == 0 {
 		of.answers, of.groups = first, l.Config.PromptsPerStep
-		l.Env.Warn("round %d: in each of its groups all answers have the same reward, and it teaches nothing: easier or harder "+
-			"prompts, or rewards that tell answers apart, are needed", p.Round)
+		l.Env.Warn("round %d: in each of its groups all answers have the same reward, and it teaches nothing: easier or "+
+			"harder prompts, or rewards that tell answers apart, are needed", p.Round)
 	}
 	of.leaveOutStale(int64(step), l.Config.MaxStaleness)
 	if len(of.answers) == 0 {
@@ -196,8 +196,8 @@ func (l *Loop) check(c sampler.Completion, prompts []sampler.Prompt, answers []a
 	case answers[c.Prompt*l.Config.Samples+c.Sample].IDs != nil:
 		return fmt.Errorf("the sampler has given answer %d to prompt %d twice", c.Sample, c.Prompt)
 	case len(c.IDs) == 0 || len(c.IDs) > l.Config.MaxTokens || c.LogProbs != nil && len(c.LogProbs) != len(c.IDs):
-		return fmt.Errorf("the sampler has given %d tokens with %d log-probabilities to prompt %d: 1 to %d tokens, and as many "+
-			"log-probabilities", len(c.IDs), len(c.LogProbs), c.Prompt, l.Config.MaxTokens)
+		return fmt.Errorf("the sampler has given %d tokens with %d log-probabilities to prompt %d: 1 to %d tokens, and as "+
+			"many log-probabilities", len(c.IDs), len(c.LogProbs), c.Prompt, l.Config.MaxTokens)
 	}
 	return nil
 }

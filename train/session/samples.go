@@ -106,8 +106,8 @@ func (m SampleMemory) lacks(f plan.Fitting, err error) error {
 			"samples out, and run millrace generate on checkpoints")
 	}
 	if m.For != "" {
-		return fmt.Errorf("%s: the steps fit without a sampler, and with the caches of a text of %s they do not: %w; or lower "+
-			"rl.max_tokens, or shorten the prompts", m.For, spelling.Count(m.Caches.Positions, "position"), err)
+		return fmt.Errorf("%s: the steps fit without a sampler, and with the caches of a text of %s they do not: %w; or "+
+			"lower rl.max_tokens, or shorten the prompts", m.For, spelling.Count(m.Caches.Positions, "position"), err)
 	}
 	return fmt.Errorf("samples: the steps fit without them, and with the caches of a text of %s they do not: %w; or "+
 		"lower samples.max_tokens, shorten the prompts, or leave samples out",
