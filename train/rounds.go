@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rl"
 	"github.com/millrace/millrace/train/rl/reward"
+	"github.com/millrace/millrace/train/rl/server"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
 )
@@ -24,6 +25,8 @@ type rounds struct {
 	loop  *rl.Loop
 	tok   tokenizer.Tokenizer
 	place rl.Place // after the latest step
+
+	served *Served // by which server answers are sampled; nil: the run samples
 
 	// The round that steps are taken of; loader is nil between rounds.
 	end     data.Cursor // of its prompts
@@ -68,7 +71,7 @@ func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // answersMemory returns what sampling takes of a run's memory.
 func (r *Run) answersMemory() session.SampleMemory {
-	if r.rounds == nil {
+	if r.rounds == nil || !r.config.RL.Sampler.IsOwn() {
 		return session.SampleMemory{}
 	}
 	return generate.AnswersMemory(r.config, r.rounds.loop.Prompts.Longest(), r.src.Model.MaxPositions)
@@ -78,12 +81,19 @@ func (r *Run) answersMemory() session.SampleMemory {
 // the run's, and settings identify its numbers up to here.
 func (r *Run) startRounds(ctx context.Context, ids []string, settings string) error {
 	l, c := r.rounds.loop, r.config
-	if l.Runs, l.Settings = ids, settings; !c.RL.Sampler.IsOwn() {
-		return errors.New("rl.sampler: a loop cannot use a server yet: leave it out, and the run samples itself; or have a " +
-			"loop outside sample, as docs/rl.md shows")
+	l.Runs, l.Settings = ids, settings
+	if c.RL.Sampler.IsOwn() {
+		l.Sampler = &generate.Own{Session: r.session, Tokenizer: r.rounds.tok,
+			Positions: min(c.SequenceLen, r.src.Model.MaxPositions)}
+	} else {
+		s, err := r.ServerSampler(ctx, nil, func(h server.Handover) {
+			r.env.Note("weights %d: %s", h.Version, h.Checked())
+		})
+		if err != nil {
+			return err
+		}
+		l.Sampler, r.rounds.served = s, s
 	}
-	l.Sampler = &generate.Own{Session: r.session, Tokenizer: r.rounds.tok,
-		Positions: min(c.SequenceLen, r.src.Model.MaxPositions)}
 	var err error
 	l.Panel, err = reward.Open(ctx, c.RL.Reward, reward.Options{MaxTokens: c.RL.MaxTokens})
 	return err
@@ -156,6 +166,9 @@ func (r *Run) closeRounds() error {
 		p.Close()
 	}
 	err := errors.Join(r.rounds.closeRound(), r.rounds.loop.Prompts.Close())
+	if s := r.rounds.served; s != nil {
+		err = errors.Join(err, s.Close())
+	}
 	r.rounds = nil
 	return err
 }

@@ -213,3 +213,29 @@ func TestOpenServerRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A loop has a server sample: each round by the weights of its step.
+func TestLoopWithServer(t *testing.T) {
+	env, c := newEnv(t), loopConfig(t)
+	plays := servertest.New(t, servertest.Options{ModelType: "qwen3", Vocab: 320, Positions: 128, Seed: 3,
+		Open: func(dir string) (sampler.Sampler, func() error, error) {
+			return &reading{env, dir, policyRun(t, env, dir)}, func() error { return nil }, nil
+		}})
+	c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "f32"}
+	c.RL.PromptsPerStep, c.RL.Samples, c.MaxSteps = 2, 2, 2
+	c.RL.Sampler = runfile.Sampler{URL: plays.URL, Engine: server.SGLang, Dir: filepath.Join(t.TempDir(), "policy")}
+	for i, m := range loopRecords(t, c) {
+		if d, ok := m.Objective["sampling/sampling_logp_difference/max"]; !ok || !(d < 0.01) || m.Objective["staleness"] != 0 {
+			t.Errorf("step %d: the server's log-probabilities are %v from the model's, %v", i, d, m.Objective)
+		}
+	}
+	loads := 0
+	for _, path := range plays.Paths() {
+		if path == "POST /update_weights_from_disk" {
+			loads++
+		}
+	}
+	if loads != 2 {
+		t.Errorf("weights were handed over %d times, want 2: %q", loads, plays.Paths())
+	}
+}
