@@ -28,7 +28,7 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 17620},
 	{"nn + model", []string{"nn", "model"}, 10520},
-	{"train", []string{"train/..."}, 23600},
+	{"train", []string{"train/..."}, 23620},
 	{"data", []string{"data/..."}, 26110},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6250},
@@ -43,7 +43,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 149330
+const linkedLines = 149350
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
