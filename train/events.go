@@ -50,9 +50,19 @@ func (e StepDone) String() string {
 	if h := e.Hosts; h != nil && slices.Max(h.StepSec) > muchSlower*slices.Min(h.StepSec)+leastLateSec {
 		more += "  slowest: " + h.Slowest
 	}
-	return fmt.Sprintf("step %*d/%d  loss %.4f%s  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(e.Steps), e.Step,
-		e.Steps, e.Loss, rewards(e.Metrics.Objective, ""), e.GradNorm, e.LearningRate, e.TokensPerSec,
-		console.Seconds(e.LeftSec), more)
+	return fmt.Sprintf("step %*d/%d  %s  norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", digits(e.Steps), e.Step,
+		e.Steps, e.goal(), e.GradNorm, e.LearningRate, e.TokensPerSec, console.Seconds(e.LeftSec), more)
+}
+
+// meanReward is the name of the mean reward of a policy's answers in a record.
+const meanReward = "reward"
+
+// goal says what the step came to: the loss, or of a policy, whose loss is near 0 whatever it learns, the reward.
+func (e StepDone) goal() string {
+	if reward, ok := e.Metrics.Objective[meanReward]; ok {
+		return fmt.Sprintf("reward %.4f  entropy %.3f", reward, e.Metrics.Objective["entropy"])
+	}
+	return fmt.Sprintf("loss %.4f%s", e.Loss, rewards(e.Metrics.Objective, ""))
 }
 
 // The line of a step names the slowest host where that takes more than so much longer than the fastest one.

@@ -105,6 +105,8 @@ func TestEventsOfUnusualRuns(t *testing.T) {
 		{StepDone{trace.Metrics{Step: 7, EvalLoss: new(0.5),
 			EvalSets: map[string]trace.Numbers{"task": {"loss": 0.25}}}, 9, 0},
 			"step 7/9  loss 0.0000  norm 0.000  lr 0.00e+00  0 tokens/s  0.0s left  eval loss 0.5000 (task 0.2500)"},
+		{StepDone{trace.Metrics{Step: 7, Objective: map[string]float64{"reward": 0.25, "entropy": 2}}, 9, 0},
+			"step 7/9  reward 0.2500  entropy 2.000  norm 0.000  lr 0.00e+00  0 tokens/s  0.0s left"},
 	} {
 		if got := of.event.String(); got != of.want {
 			t.Errorf("%T: %q, want %q", of.event, got, of.want)

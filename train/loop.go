@@ -61,6 +61,7 @@ type trainer struct {
 	saves    saver
 	health   health
 	losses   trend
+	rewards  trend // of a policy's answers
 	evals    evaluations
 	records  records
 	trackers *trackers.Trackers // nil: the run has none, or is not host 0's

@@ -190,6 +190,9 @@ func (t *trainer) account(m *trace.Metrics) {
 		}
 		s.LastLoss = m.Loss
 	}
+	if mean, ok := m.Objective[meanReward]; ok && finite(mean) != nil {
+		t.rewards.add(mean)
+	}
 	s.Experts = m.Experts
 	s.Objective = t.objectiveOf(m)
 	s.Tokens += m.Tokens

@@ -22,6 +22,10 @@ type Summary struct {
 	Trend      *LossTrend `json:"trend,omitempty"`
 	EvalBefore *float64   `json:"eval_loss_before,omitempty"`
 	EvalAfter  *float64   `json:"eval_loss_after,omitempty"`
+	// Rewards are those of a policy's answers over the steps of this process; nil for another run.
+	Rewards *RewardTrend `json:"rewards,omitempty"`
+	// RolloutSec is the time that a loop of reinforcement learning took to sample answers and to have them judged.
+	RolloutSec float64 `json:"rollout_sec,omitempty"`
 	// Objective has the numbers of the run's objective in the last step, without one entropy and mean_token_accuracy, and
 	// those of the two evaluations follow.
 	Objective       map[string]float64 `json:"objective,omitempty"`
@@ -49,8 +53,7 @@ type Summary struct {
 	ThoughtsLeftOut  int64          `json:"thoughts_left_out,omitempty"`
 	CallsLeftOut     int64          `json:"calls_left_out,omitempty"`
 	Experts          *trace.Experts `json:"experts,omitempty"` // of the last step
-	RolloutSec       float64        // of a loop of reinforcement learning: sampling and scoring answers
-	TrainSec         float64        `json:"train_sec"` // sum over the steps
+	TrainSec         float64        `json:"train_sec"`         // sum over the steps
 	TokensPerSec     float64        `json:"tokens_per_sec"`
 	Lanes            trace.Lanes    `json:"lanes"`          // busy seconds over the run
 	UploadBytes      int64          `json:"upload_bytes"`   // host to device over the run, as the schedule says
@@ -95,7 +98,7 @@ func finite(x float64) *float64 {
 // finish adds up what the summary has to say of the whole run.
 func (t *trainer) finish() {
 	t.summary.Steps, t.summary.Skipped, t.summary.Untargeted = t.steps, t.skipped, t.untargeted
-	t.summary.Trend = t.losses.tenths()
+	t.summary.Trend, t.summary.Rewards = t.losses.tenths(), t.rewards.ends()
 	t.summary.PeakBytes, _ = hostmem.PeakRSS()
 	t.summary.SaveStallSec = t.saves.stall.Seconds()
 	if t.summary.TrainSec > 0 {

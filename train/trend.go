@@ -54,9 +54,24 @@ type LossTrend struct {
 	Rose bool `json:"rose"`
 }
 
-// tenths returns the trend of a run, or nil for too few steps or where a loss is not finite.
-func (t *trend) tenths() *LossTrend {
-	var all, first, last lossSums
+// RewardTrend compares the mean rewards of the first tenth of a process's steps with those of the last tenth.
+type RewardTrend struct {
+	First float64 `json:"first"` // means over steps
+	Last  float64 `json:"last"`
+	Steps int     `json:"steps"` // of the first tenth
+}
+
+// ends returns the means of the first and the last tenth of the steps, or nil before the first one.
+func (t *trend) ends() *RewardTrend {
+	if len(t.bins) == 0 {
+		return nil
+	}
+	_, first, last := t.sums()
+	return &RewardTrend{First: first.mean(), Last: last.mean(), Steps: int(first.steps)}
+}
+
+// sums adds up the losses of all steps, and of the first and the last tenth of them.
+func (t *trend) sums() (all, first, last lossSums) {
 	tenth := (len(t.bins) + 9) / 10
 	for i, b := range t.bins {
 		all = all.plus(b)
@@ -67,6 +82,12 @@ func (t *trend) tenths() *LossTrend {
 			last = last.plus(b)
 		}
 	}
+	return all, first, last
+}
+
+// tenths returns the trend of a run, or nil for too few steps or where a loss is not finite.
+func (t *trend) tenths() *LossTrend {
+	all, first, last := t.sums()
 	if all.steps < leastTrendSteps || math.IsNaN(all.squares) || math.IsInf(all.squares, 0) {
 		return nil
 	}

@@ -104,7 +104,9 @@ func summaryText(s *train.Summary) string {
 func stepRows(row func(name, format string, args ...any), s *train.Summary, steps int) {
 	row("tokens", "%d, of which %d count in the loss", s.Tokens, s.TargetTokens)
 	isHeldOut := s.EvalBefore != nil && s.EvalAfter != nil
-	if t := s.Trend; t != nil {
+	if r := s.Rewards; r != nil {
+		row("reward", "%.4f -> %.4f, means of %s", r.First, r.Last, spelling.Count(r.Steps, "step"))
+	} else if t := s.Trend; t != nil {
 		row("training loss", "%.4f -> %.4f, means of %d steps%s", t.First, t.Last, t.Steps, rise(t.Rose && !isHeldOut))
 	} else {
 		row("training loss", "%.4f -> %.4f", s.FirstLoss, s.LastLoss)
@@ -137,6 +139,9 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 			100*x.Busiest[x.Worst()], 1+x.Worst(), len(x.Busiest), spelling.Count(x.AllUnused(), "expert")+" got")
 	}
 	row("speed", "%.0f tokens/s; %.1f s in steps", s.TokensPerSec, s.TrainSec)
+	if s.RolloutSec > 0 {
+		row("answers", "%.1f s of sampling and judging", s.RolloutSec)
+	}
 	row("streamed", "%s to the device, %s a step", plan.FormatBytes(s.UploadBytes), plan.FormatBytes(s.UploadBytes/int64(max(steps, 1))))
 	var lanes []string
 	for lane := range trace.NumLanes {
