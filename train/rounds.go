@@ -61,7 +61,8 @@ func (r *Run) openRounds(ctx context.Context, reader *source.Reader) error {
 	share := c.BatchTokens / c.SequenceLen / max(int(c.Numerics.Groups), 1)
 	if room := share * (c.SequenceLen / longest); room < c.RL.Samples {
 		return fmt.Errorf("batch_tokens is %d: a group of %d answers (rl.samples) of up to %d tokens may not fit into a "+
-			"step, or into a share of it (numerics.groups): raise it to %d, or lower rl.max_tokens", c.BatchTokens, c.RL.Samples, longest,
+			"step, or into a share of it (numerics.groups): raise it to %d, or lower rl.max_tokens", c.BatchTokens, c.RL.Samples,
+			longest,
 			c.SequenceLen*max(int(c.Numerics.Groups), 1)*ceilDiv(c.RL.Samples, c.SequenceLen/longest))
 	}
 	return nil
@@ -74,7 +75,11 @@ func (r *Run) answersMemory() session.SampleMemory {
 	if r.rounds == nil || !r.config.RL.Sampler.IsOwn() {
 		return session.SampleMemory{}
 	}
-	return generate.AnswersMemory(r.config, r.rounds.loop.Prompts.Longest(), r.src.Model.MaxPositions)
+	m := generate.AnswersMemory(r.config, r.rounds.loop.Prompts.Longest(), r.src.Model.MaxPositions)
+	if most := r.env.Tests.Answers; most > 0 {
+		m.Caches.Sequences = min(m.Caches.Sequences, most)
+	}
+	return m
 }
 
 // startRounds starts what samples and what judges, once the run has its state. ids are those whose files of rounds are

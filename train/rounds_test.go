@@ -176,3 +176,49 @@ func loopWeights(t *testing.T, c *runfile.Config) []byte {
 	}
 	return b
 }
+
+// The toy of a loop learns: the mean reward of steps 51 to 60 is above 0.2, and 20 times that of steps 1 to 10.
+func TestLoopLearns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("60 rounds take some 3 seconds of two cores: make long runs it")
+	}
+	c := loopConfig(t)
+	c.MaxSteps, c.Save.Every = 60, 0
+	all := loopRecords(t, c)
+	mean := func(from, to int) (sum float64) {
+		for _, m := range all[from-1 : to] {
+			sum += m.Objective["reward"] / float64(to-from+1)
+		}
+		return sum
+	}
+	first, last := mean(1, 10), mean(51, 60)
+	t.Logf("mean reward of steps 1 to 10: %.4f, 11 to 20: %.4f, 31 to 40: %.4f, 51 to 60: %.4f", first, mean(11, 20),
+		mean(31, 40), last)
+	if last < 0.2 || last < 20*first {
+		t.Errorf("mean reward of steps 1 to 10: %.4f, of 51 to 60: %.4f", first, last)
+	}
+}
+
+// How many answers grow together changes none of them.
+func TestFewerCachesGiveTheSameAnswers(t *testing.T) {
+	c := loopConfig(t)
+	c.MaxSteps = 1
+	loopRecords(t, c)
+	few := *c
+	few.OutputDir = filepath.Join(t.TempDir(), "run")
+	env := newEnv(t)
+	env.Tests.Answers = 3
+	if _, err := Train(t.Context(), &few, Options{Env: env}); err != nil {
+		t.Fatal(err)
+	}
+	if planned, err := os.ReadFile(filepath.Join(few.OutputDir, "plan.json")); err != nil ||
+		!bytes.Contains(planned, []byte(`"sequences": 3`)) {
+		t.Fatalf("the plan has not three caches (%v)", err)
+	}
+	name := filepath.Join(rl.Dir, rl.RowsName(0))
+	a, errA := os.ReadFile(filepath.Join(c.OutputDir, name))
+	b, errB := os.ReadFile(filepath.Join(few.OutputDir, name))
+	if errA != nil || errB != nil || !bytes.Equal(a, b) {
+		t.Errorf("with three caches the answers are others (%v, %v)", errA, errB)
+	}
+}

@@ -60,6 +60,7 @@ type InTests struct {
 	Clock        hosts.Clock                // that the test moves
 	Watch        hosts.Clock                // of progress
 	SysFS        string                     // where drives are looked for, in place of /sys
+	Answers      int                        // that grow together in a round of a loop, at most; 0: as many as usual
 	Reached      func(where string) error   // is told where a round of a loop is; an error ends it there
 }
 

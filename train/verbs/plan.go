@@ -111,6 +111,8 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	if err != nil {
 		return nil, err
 	}
+	// As if prompts were as long as they can be.
+	samples = samples.With(generate.AnswersMemory(c, c.SequenceLen-c.RL.MaxTokens, m.MaxPositions))
 	alone := *c // what one host is planned for
 	if alone.Numerics.Groups == 0 && o.Hosts > 1 {
 		alone.Numerics.Exchange = "" // of one group there is nothing to exchange

@@ -131,15 +131,18 @@ func Preview(ctx context.Context, env *session.Env, c *runfile.Config, o Preview
 		}
 		scoreAt = src.Model.Scoring.Position
 	}
-	rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: batchTokens,
-		Seed: c.Seed, Epochs: 1, ScoreAt: scoreAt,
-		LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
-	if err != nil {
-		return nil, err
+	var p data.Packing
+	if !d.HasPrompts() { // which have nothing to pack until they are answered
+		rows, err := data.NewLoader(d, data.LoaderOptions{SequenceLen: c.SequenceLen, BatchTokens: batchTokens,
+			Seed: c.Seed, Epochs: 1, ScoreAt: scoreAt,
+			LongDocuments: data.LongDocuments(c.Overlong), Accounts: env.Accounts})
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		p = rows.Packing()
 	}
-	defer rows.Close()
 	ask.IsOver = true
-	p := rows.Packing()
 	sum = &PreviewSummary{Documents: d.Len(), Tokens: d.Tokens(), TargetTokens: d.TargetTokens(), LongestDoc: d.LongestDocument(),
 		Split: p.Split, Truncated: p.Truncated, Dropped: p.Dropped, CutTokens: p.CutTokens,
 		Packed: p.Documents, Rows: p.Rows, Efficiency: p.Efficiency()}
