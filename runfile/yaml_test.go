@@ -37,7 +37,8 @@ func TestUnknownKeysAllAtOnce(t *testing.T) {
 	}
 }
 
-// Keys of other trainers are told by their keys here, and none of them is a key here.
+// Keys of other trainers are told by their keys here, and none of them is a key here, except rl: it names a method in
+// files of Axolotl, and has a mapping here, which the error for a name says.
 func TestKeysOfOtherTrainers(t *testing.T) {
 	for _, section := range othertrainers.Sections() {
 		for _, row := range section.Rows {
@@ -45,7 +46,9 @@ func TestKeysOfOtherTrainers(t *testing.T) {
 				t.Errorf("%v: there is no key %s", row.Keys, row.Use)
 			}
 			for _, key := range row.Keys {
-				key = strings.TrimSuffix(key, "*")
+				if key = strings.TrimSuffix(key, "*"); key == "rl" {
+					continue
+				}
 				doc, want := key+": x\n", "line 1: unknown key "+key+": "+row.Advice()
 				if section.Entries {
 					doc, want = "datasets: [{"+key+": x}]\n", "line 1: unknown key datasets[0]."+key+": "+row.Advice()
