@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/millrace/millrace/data/tokenizer"
 	"github.com/millrace/millrace/hostmem"
@@ -91,6 +92,25 @@ func PromptTokens(ctx context.Context, tok tokenizer.Tokenizer, r Renderer, p Pr
 		return nil, ErrRendersNothing
 	}
 	return ids, nil
+}
+
+// AnsweredTokens returns the tokens of a prompt with an answer to it, as rows of pairs have them for a reward model: a
+// text is a question to a chat template, too.
+func AnsweredTokens(ctx context.Context, tok tokenizer.Tokenizer, r Renderer, p Prompt, answer string) (ids []int32,
+	err error) {
+	of := Record{Type: PromptResponse, Prompt: p.Text, Response: answer}
+	if p.Messages != nil {
+		of = Record{Type: Messages}
+		for _, m := range append(slices.Clip(p.Messages), Message{Assistant, answer}) {
+			of.Messages = append(of.Messages, message(m.Role, m.Content))
+		}
+	}
+	text, err := r.Render(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	e, err := Tokenize(tok, text, true)
+	return e.InputIDs, err
 }
 
 func (a *asked) append(row []byte) {

@@ -54,3 +54,25 @@ func TestPrompts(t *testing.T) {
 		}
 	}
 }
+
+// An answer has the tokens that a row of a pair with it has.
+func TestAnsweredTokens(t *testing.T) {
+	for _, c := range []struct {
+		p    Prompt
+		want string
+	}{
+		{Prompt{Text: "say"}, "say\nyes"},
+		{Prompt{Messages: []Message{{User, "say"}}}, ""},
+	} {
+		ids, err := AnsweredTokens(t.Context(), tokenizer.Bytes(), Plain, c.p, "yes")
+		if c.want == "" {
+			if err == nil {
+				t.Errorf("messages without a chat template are %v", ids)
+			}
+			continue
+		}
+		if text := tokenizer.Bytes().Decode(ids, true); err != nil || text != c.want || ids[len(ids)-1] != 256 {
+			t.Errorf("%q, %v, %v", text, ids, err)
+		}
+	}
+}

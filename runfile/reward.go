@@ -42,8 +42,10 @@ type Reward struct {
 	Command []string `yaml:"command,omitempty,flow"`
 	// The address of a server. Names such as $JUDGE in it are variables of the environment.
 	URL string `yaml:"url,omitempty"`
-	// The directory of a model that scores texts.
+	// A model that scores texts: its directory or hub id, or the output directory of a run.
 	Model string `yaml:"model,omitempty"`
+	// The memory that it takes while it scores, besides the run's.
+	Memory RewardMemory `yaml:"memory,omitempty,flow"`
 	// Variables of the environment that a command has besides PATH and HOME.
 	Env []string `yaml:"env,omitempty,flow"`
 	// The factor of the reward in the sum of all.
@@ -52,6 +54,17 @@ type Reward struct {
 	Timeout Wait `yaml:"timeout,omitempty"`
 	// Processes, or requests at a time.
 	Workers int `yaml:"workers,omitempty"`
+}
+
+// RewardMemory bounds the memory that a reward's model takes besides the run.
+type RewardMemory struct {
+	Device Bytes `yaml:"device,omitempty"` // of another memory than the host's
+	Host   Bytes `yaml:"host,omitempty"`
+}
+
+// Budgets are the budgets of a run of the model alone.
+func (m RewardMemory) Budgets() Memory {
+	return Memory{Device: m.Device, Host: m.Host, Disk: Bytes{none: true}}
 }
 
 // Defaults of a reward.
@@ -137,6 +150,10 @@ func (r *Reward) Check() error {
 	if err := r.checkKeys(); err != nil {
 		return err
 	}
+	if r.Model != "" && r.Memory.Host.N == 0 {
+		return errors.New("memory.host is missing: say how much the model may take besides the run, such as memory: " +
+			"{host: 8GiB}, and give the run's memory.host so much less")
+	}
 	return r.checkType()
 }
 
@@ -154,6 +171,7 @@ func (r *Reward) checkKeys() error {
 		{"max", r.Max != 0, r.Type == RewardLength, "type length"},
 		{"cache", r.Cache != 0, r.Type == RewardLength, "type length"},
 		{"env", len(r.Env) > 0, isProgram, "commands"},
+		{"memory", r.Memory != (RewardMemory{}), r.Model != "", "models"},
 		{"timeout", r.Timeout != 0, isProgram || r.URL != "", "commands and servers"},
 		{"workers", r.Workers != 0, isProgram || r.URL != "", "commands and servers"},
 	} {

@@ -18,7 +18,7 @@ func TestRewards(t *testing.T) {
 - {name: say, type: exact}
 - {name: tags, type: regex, pattern: '</think>(.*)', column: answer, weight: 0}
 - {name: short, type: length, max: 100, cache: 20, weight: -1}
-- {name: rm, model: runs/reward/model}
+- {name: rm, model: runs/reward/model, memory: {host: 2GiB, device: 1GiB}}
 `
 	var all []Reward
 	if err := yaml.UnmarshalWithOptions([]byte(doc), &all, yaml.DisallowUnknownField()); err != nil {
@@ -42,6 +42,9 @@ func TestRewards(t *testing.T) {
 		}
 		if r := all[1]; r.Factor() != 1 || r.Patience() != 30*time.Second || r.Instances() != 1 || r.ComparesWith() != "" {
 			t.Errorf("%+v", r)
+		}
+		if m := all[6].Memory.Budgets(); m.Host.N != 2<<30 || m.Device.N != 1<<30 || m.UsesDisk() {
+			t.Errorf("%+v", all[6])
 		}
 		if all[2].ComparesWith() != "reward_model.ground_truth" || all[3].ComparesWith() != "answer" ||
 			all[4].Factor() != 0 || all[5].Factor() != -1 {
@@ -76,6 +79,8 @@ func TestRewardsRefuse(t *testing.T) {
 		{Reward{Name: "a", URL: "s3cret"}, "no address of the web"},
 		{Reward{Name: "a", Type: RewardExact, Timeout: Wait(time.Second)}, "timeout is for commands and servers"},
 		{Reward{Name: "a", Model: "m", Workers: 2}, "workers is for commands and servers"},
+		{Reward{Name: "a", Model: "m"}, "memory.host is missing"},
+		{Reward{Name: "a", URL: "http://a", Memory: RewardMemory{Host: Bytes{N: 1}}}, "memory is for models"},
 		{Reward{Name: "a", Type: RewardNumber, Pattern: "x"}, "pattern is for type regex"},
 		{Reward{Name: "a", Type: RewardRegex}, "pattern is missing"},
 		{Reward{Name: "a", Type: RewardRegex, Pattern: `(a)\1`}, "Go's (RE2)"},

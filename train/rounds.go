@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/train/generate"
+	"github.com/millrace/millrace/train/reference"
 	"github.com/millrace/millrace/train/rl"
 	"github.com/millrace/millrace/train/rl/reward"
 	"github.com/millrace/millrace/train/rl/server"
@@ -99,8 +100,16 @@ func (r *Run) startRounds(ctx context.Context, ids []string, settings string) er
 		}
 		l.Sampler, r.rounds.served = s, s
 	}
-	var err error
-	l.Panel, err = reward.Open(ctx, c.RL.Reward, reward.Options{MaxTokens: c.RL.MaxTokens})
+	n, err := c.Types()
+	if err != nil {
+		return err
+	}
+	n.SequenceLen = c.SequenceLen
+	models, err := reference.OpenScorers(ctx, r.env, r.dev, c.RL.Reward, n, c.RL.PromptsPerStep*c.RL.Samples)
+	if err != nil {
+		return err
+	}
+	l.Panel, err = reward.Open(ctx, c.RL.Reward, reward.Options{MaxTokens: c.RL.MaxTokens, Model: models.Score})
 	return err
 }
 

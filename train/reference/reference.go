@@ -9,6 +9,9 @@
 // A document's log-probabilities depend on its tokens alone, to the bit, and not on its neighbours in a row (package
 // attention says why). So the evaluation packs documents as it likes, and a policy that is the reference has the same
 // numbers in its first step.
+//
+// [Scorers] evaluate reward models in the same way, with answers that a run has sampled: they are read again for each
+// step, and nothing is kept.
 package reference
 
 import (

@@ -18,7 +18,7 @@ const (
 	TimedOut               // the judge did not answer in time
 	Exited                 // the process ended
 	Malformed              // what it wrote is not what the contract says
-	TooLong                // the line that it wrote is too long
+	TooLong                // the line that it wrote is too long, or the text for a model that scores it
 	Stray                  // it wrote of an answer that it was not asked for, or of one twice
 	NotFinite              // the reward is NaN, infinite or beyond 1e12
 	Refused                // the server answered with another status than 200, or cannot be reached

@@ -41,9 +41,9 @@ type Answer struct {
 type Options struct {
 	Dir       string // where commands run; "": the current directory
 	MaxTokens int    // of an answer, for rewards of its length that set no max
-	// Model scores the texts of answers by the model in a directory; NaN is no reward. Wait calls it. Without it, rewards
-	// of a model are refused.
-	Model func(ctx context.Context, dir string, answers []Answer) ([]float64, error)
+	// Model scores the texts of answers by a model that a reward names; NaN is of a text that is too long for it. Wait
+	// calls it. Without it, rewards of a model are refused.
+	Model func(ctx context.Context, name string, answers []Answer) ([]float64, error)
 
 	after func(time.Duration) alarm // in tests another clock
 	start starter                   // in tests other processes
@@ -345,7 +345,10 @@ func (p *Panel) askModels(ctx context.Context, sheets []*sheet) error {
 		p.mu.Lock()
 		for n, s := range sheets {
 			s.verdicts[i] = verdict{isGiven: true, reward: scores[n]}
-			if !(math.Abs(scores[n]) <= mostReward) {
+			switch {
+			case math.IsNaN(scores[n]):
+				s.verdicts[i] = null(TooLong)
+			case math.Abs(scores[n]) > mostReward:
 				s.verdicts[i] = null(NotFinite)
 			}
 		}
