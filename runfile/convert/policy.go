@@ -22,6 +22,7 @@ type loop struct {
 	from    []string // keys of the file
 	how     []string
 	rewards []string // entries of rl.reward
+	judges  bool     // a reward model is among them
 	prompts int64    // of a round
 	samples int64
 	tokens  int64 // of an answer at most
@@ -49,6 +50,15 @@ func (l *loop) reward(name, judge string, weight float64) {
 		entry += ", weight: " + numeral(weight)
 	}
 	l.rewards = append(l.rewards, entry+"}")
+}
+
+// judge adds a reward model, which has a budget of its own here.
+func (l *loop) judge(c *conversion, name, model string, weight float64) {
+	l.reward(name, "model: "+scalar(model)+", memory: {host: 8GiB}", weight)
+	if !l.judges {
+		l.judges = true
+		c.decide(nil, "rl.reward[].memory: what a reward model may take besides the run; 8GiB is a guess")
+	}
 }
 
 // numberAt reads a number of the file, or has the usual one of its trainer. from is empty where the file has none.

@@ -280,7 +280,7 @@ func (c *conversion) rewardsOfTRL() {
 	for i, name := range names {
 		switch last := name[strings.LastIndex(name, ".")+1:]; {
 		case strings.Contains(name, "/"):
-			c.loop.reward(name[strings.LastIndex(name, "/")+1:], "model: "+scalar(name), weight(i))
+			c.loop.judge(c, name[strings.LastIndex(name, "/")+1:], name, weight(i))
 		case strings.Contains(last, "overlong"):
 			c.loop.reward(last, "type: length", weight(i))
 		default:

@@ -331,7 +331,7 @@ func (c *conversion) rewardsOfVerl() {
 			"default_compute_score of verl for each line of JSON by the contract of docs/rl.md")
 	}
 	if isOn(on) {
-		l.reward("model", "model: "+scalar(textOf(model)), 1)
+		l.judge(c, "model", textOf(model), 1)
 		l.from = append(l.from, given(modelOn, modelKey)...)
 	} else {
 		c.dismiss("reward_model.enable is off", given(modelOn, modelKey)...)
