@@ -222,3 +222,24 @@ func TestFewerCachesGiveTheSameAnswers(t *testing.T) {
 		t.Errorf("with three caches the answers are others (%v, %v)", errA, errB)
 	}
 }
+
+// Groups whose answers all have the same reward are replaced by those of further prompts, and a round trains as often as
+// it is asked to.
+func TestLoopOfUnlikeGroups(t *testing.T) {
+	c := loopConfig(t)
+	c.RL.Reward = []runfile.Reward{{Name: "a", Type: runfile.RewardRegex, Pattern: "[a-c]"}}
+	c.RL.PromptsPerStep, c.RL.MaxGroups, c.RL.Iterations, c.MaxSteps = 3, 9, 2, 4
+	c.Objective.Old = "sampler"
+	all := loopRecords(t, c)
+	for i, m := range all {
+		if share := m.Objective["frac_reward_zero_std"]; share != 0 {
+			t.Errorf("step %d: %v of the answers are in groups of one reward", i+1, share)
+		}
+		if _, isFirst := m.Objective["rollout_sec"]; isFirst != (i%2 == 0) {
+			t.Errorf("step %d begins a round: %v", i+1, isFirst)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.OutputDir, rl.Dir, rl.RowsName(2))); err == nil {
+		t.Error("four steps of two updates have a third round")
+	}
+}

@@ -1,0 +1,49 @@
+package runfile
+
+import (
+	"strings"
+	"testing"
+)
+
+// A loop that no run can do is refused in a line that says what to change.
+func TestLoopsAreRefused(t *testing.T) {
+	const good = `model: m
+datasets: [{path: p.jsonl, type: prompts}]
+objective: {type: policy}
+rl: {max_tokens: 8, reward: [{name: math, type: number}]}
+max_steps: 3
+`
+	c, err := Parse([]byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.RL.PromptsPerStep != 64 || c.RL.Samples != 8 || c.RL.Iterations != 1 || !c.RL.Sampler.IsOwn() ||
+		c.Objective.Old != "now" {
+		t.Errorf("%+v", c.RL)
+	}
+	if c, err = Parse([]byte(strings.Replace(good, "max_tokens: 8", "max_tokens: 8, iterations: 2", 1))); err != nil ||
+		c.Objective.Old != "sampler" {
+		t.Errorf("with several updates old is %s, %v", c.Objective.Old, err)
+	}
+	for want, change := range map[string][2]string{
+		"rl: objective.type is sft":                         {"{type: policy}", "{type: sft}"},
+		"is of type rollouts, and a loop samples its own":   {"type: prompts", "type: rollouts"},
+		"only a loop of reinforcement learning trains on":   {"rl: {max_tokens: 8, reward: [{name: math, type: number}]}", ""},
+		"rl: max_steps is missing":                          {"max_steps: 3", "epochs: 3"},
+		"rl.reward is missing":                              {", reward: [{name: math, type: number}]", ""},
+		"rl.reward[0]: it has no judge":                     {", type: number", ""},
+		"rl.max_tokens is 5000, and sequence_len 2048":      {"max_tokens: 8", "max_tokens: 5000"},
+		"rl.max_groups is 3, and a round has 64 prompts":    {"max_tokens: 8", "max_tokens: 8, max_groups: 3"},
+		"rl.temperature is 1000":                            {"max_tokens: 8", "max_tokens: 8, temperature: 1000"},
+		"objective.old is data, and a loop has":             {"{type: policy}", "{type: policy, old: data}"},
+		"compares with a reference, which a loop cannot do": {"{type: policy}", "{type: policy, kl: 0.1}"},
+		"weight is 2, and a loop takes each prompt once":    {"type: prompts", "type: prompts, weight: 2"},
+		`"other" is no sampler: use own`:                    {"max_tokens: 8", "max_tokens: 8, sampler: other"},
+		"rl.sampler: engine is \"tgi\"":                     {"max_tokens: 8", "max_tokens: 8, sampler: {url: 'http://h:1', engine: tgi, dir: d}"},
+	} {
+		_, err := Parse([]byte(strings.Replace(good, change[0], change[1], 1)))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("want %q, and there is %v", want, err)
+		}
+	}
+}
