@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"runtime/debug"
-	"runtime/metrics"
 
 	"github.com/millrace/millrace/batch"
 	"github.com/millrace/millrace/data"
@@ -49,8 +46,6 @@ type Session struct {
 
 	Rows   []data.MicroBatch // the micro-batches that a loader fills for a step
 	region *hostmem.Region   // of rows
-
-	heapLimit int64 // of the Go heap before the session; 0: it was not changed
 }
 
 // SessionOptions say where a session keeps the state of a plan.
@@ -136,21 +131,6 @@ func (s *Session) startEngine(dev *Devices) error {
 	return nil
 }
 
-// limitHeap has the garbage collector keep the Go heap to what the plan has for it, until the session is closed: what
-// is there now, when all that lasts is there, the slack, and a manifest. Without a limit garbage may grow to as much
-// as what is kept. It is a backstop: it leaves more room than a step needs, so that the collector has no more to do
-// because of it. A limit that the user has set (GOMEMLIMIT) stays.
-func (s *Session) limitHeap() {
-	if os.Getenv("GOMEMLIMIT") != "" {
-		return
-	}
-	debug.FreeOSMemory()
-	now := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
-	metrics.Read(now)
-	s.heapLimit = debug.SetMemoryLimit(int64(now[0].Value.Uint64()-now[1].Value.Uint64()) + goHeapSlack +
-		s.Plan.ManifestBytes)
-}
-
 // reserveRows takes the memory that a loader fills for a step.
 func (s *Session) reserveRows() (err error) {
 	n := s.Plan.Whole
@@ -189,10 +169,8 @@ func (s *Session) Close() error {
 	if s.region != nil {
 		err = cmp.Or(err, s.region.Close())
 	}
-	if s.heapLimit > 0 {
-		debug.SetMemoryLimit(s.heapLimit)
-	}
-	s.Engine, s.Store, s.Disk, s.Rows, s.region, s.heapLimit = nil, nil, nil, nil, nil, 0
+	heap.release(s)
+	s.Engine, s.Store, s.Disk, s.Rows, s.region = nil, nil, nil, nil, nil
 	return err
 }
 
