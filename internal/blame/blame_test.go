@@ -112,6 +112,7 @@ var sides = map[string]struct {
 }{
 	"checkpoint.DamageError":        {"machine", &checkpoint.DamageError{}},
 	"data.ErrNoTemplate":            {"request", data.ErrNoTemplate},
+	"data.ErrRendersNothing":        {"request", data.ErrRendersNothing},
 	"data/parquet.ErrRowTooLarge":   {"request", parquet.ErrRowTooLarge},
 	"data/template.ErrLimit":        {"request", template.ErrLimit},
 	"data/template.Error":           {"request", &template.Error{}},
