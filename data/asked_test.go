@@ -15,7 +15,8 @@ func TestPrompts(t *testing.T) {
 		`"reward_model": {"style": "rule", "ground_truth": "4"}, "label": 0, "documents": "d"}
 {"prompt": "say a", "answer": null}
 `)
-	d, err := prepare(t, Source{Path: path, Type: Prompts}, Options{Tokenizer: tokenizer.Bytes(), Renderer: chatOf(t, chatML)})
+	o := Options{Tokenizer: tokenizer.Bytes(), Renderer: chatOf(t, chatML)}
+	d, err := prepare(t, Source{Path: path, Type: Prompts}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/nn"
 )
 
-// A critic's row is in the final norm's part and in no file, begins at 0 in any form of the weights, and leaves the model
-// that it was added to alone.
+// A critic's row is in the final norm's part and in no file, begins at 0 in any form of the weights, and leaves the
+// model that it was added to alone.
 func TestWithValues(t *testing.T) {
 	c, err := hf.ParseConfig("config.json", []byte(`{"model_type": "llama", "vocab_size": 50, "hidden_size": 16,
 		"intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,

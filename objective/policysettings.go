@@ -181,8 +181,8 @@ func (s *Settings) checkPolicyNumbers(of *policyLoss) error {
 	case !of.criticized && s.Advantage == byCritic:
 		return fmt.Errorf("advantage is %s, which needs a critic, and %s has none: set loss to ppo", byCritic, of.name)
 	case of.criticized && s.Old == OldOfStart:
-		return fmt.Errorf("old is %s, and values from before the first update, which %s needs as well, are not found so: set "+
-			"it to %s, or to %s with values in the rows", OldOfStart, of.name, OldOfModel, OldOfData)
+		return fmt.Errorf("old is %s, and values from before the first update, which %s needs as well, are not found so: "+
+			"set it to %s, or to %s with values in the rows", OldOfStart, of.name, OldOfModel, OldOfData)
 	case of.criticized && *s.Gamma > 1:
 		return fmt.Errorf("gamma is %v: the discount of ppo must be between 0 and 1", *s.Gamma)
 	case of.name == "cispo" && s.Clip[0] != 0:

@@ -54,7 +54,8 @@ func TestDefaults(t *testing.T) {
 		{ofPPO(Policy{Old: "data"}), Settings{Type: "policy", Losses: []string{"ppo"}, Gamma: new(1.0), Policy: Policy{
 			Clip: []float64{0.2, 0.2}, Delta: new(0.0), KL: new(0.0), KLTau: new(1e-3), Advantage: "gae", Old: "data",
 			Correction: "token_truncate", CorrectionMin: new(0.0), CorrectionMax: new(2.0), Normalizer: "tokens",
-			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0), Critic: "shared", Lambda: new(0.95), VFCoef: new(0.1), ClipValue: new(0.2)}},
+			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0), Critic: "shared", Lambda: new(0.95), VFCoef: new(0.1),
+			ClipValue: new(0.2)}},
 			Needs{Rollouts: true, Old: true, Values: true, OldValues: true}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {

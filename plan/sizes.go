@@ -395,8 +395,8 @@ func (p *Plan) constantBytes(_, block int) int64 {
 	return int64(p.Model.Blocks[block].FeedConstants()) * tensor.F32.Bytes()
 }
 
-// tokenBytes is the length of the token arrays of all micro-batches (see Batch), with the draws of rows and the table of
-// the blocks of caches after them.
+// tokenBytes is the length of the token arrays of all micro-batches (see Batch), with the draws of rows and the table
+// of the blocks of caches after them.
 func (p *Plan) tokenBytes() int64 { return p.DrawsAt() + p.drawBytes() + p.cacheTableBytes() }
 
 // cacheTableBytes is the length of the table of the blocks of caches.

@@ -88,7 +88,8 @@ func TestRewardsRefuse(t *testing.T) {
 		{Reward{Name: "a", Type: RewardExact, Max: 3}, "max is for type length"},
 		{Reward{Name: "a", Type: RewardLength, Max: 3, Cache: 4}, "cache is at most max"},
 	} {
-		if err := c.r.Check(); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
+		err := c.r.Check()
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%+v: %v, want %q", c.r, err, c.want)
 		}
 	}

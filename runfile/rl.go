@@ -141,7 +141,8 @@ func (c *Config) checkLoop(of objective.Objective) error {
 	case l.Samples < 1 || l.Samples > mostSamples:
 		return bad("rl.samples is %d: it must be between 1 and %d", l.Samples, mostSamples)
 	case l.MaxTokens < 1 || l.MaxTokens >= c.SequenceLen:
-		return bad("rl.max_tokens is %d, and sequence_len %d has to have room for a prompt, too: lower it, or raise sequence_len",
+		return bad("rl.max_tokens is %d, and sequence_len %d has to have room for a prompt, too: lower it, or raise "+
+			"sequence_len",
 			l.MaxTokens, c.SequenceLen)
 	case !(l.Temperature >= 0.01 && l.Temperature <= 100):
 		return bad("rl.temperature is %v: it must be between 0.01 and 100; 1 samples from the model as it is", l.Temperature)

@@ -190,7 +190,8 @@ func TestEventsOfManyWatchers(t *testing.T) {
 			return false
 		}
 	}
-	if !told(0, 1) || told(time.Second, 2) || told(9*time.Second, 3) || !told(10*time.Second, 3) || told(30*time.Second, 3) {
+	if !told(0, 1) || told(time.Second, 2) || told(9*time.Second, 3) || !told(10*time.Second, 3) ||
+		told(30*time.Second, 3) {
 		t.Error("events are not ten seconds apart, or one that says nothing new was sent")
 	}
 	e.watch(-190)

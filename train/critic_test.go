@@ -29,8 +29,8 @@ type goldenPPO struct {
 	Runs []goldenRun
 }
 
-// TestPPOLikePyTorch compares steps of the whole model with PyTorch, whose autograd takes losses of logits and of values
-// down through shared blocks: the loss within 1e-6, the gradient's norm within 1e-5.
+// TestPPOLikePyTorch compares steps of the whole model with PyTorch, whose autograd takes losses of logits and of
+// values down through shared blocks: the loss within 1e-6, the gradient's norm within 1e-5.
 func TestPPOLikePyTorch(t *testing.T) {
 	var g goldenPPO
 	readTestdata(t, "critic.json", &g)

@@ -41,9 +41,9 @@ func (t *trainer) addLayerNorms(m *trace.Metrics, squares []float64) {
 	}
 }
 
-// layerNorms are the norms of the weights of each layer of a checkpoint and, over them, those of what u, the update that
-// made them, changed; Step 0: no update did. Weights are taken as the forward pass uses them. The move of a weight is
-// not kept, and follows from its moments, which are what the update left: the rule of the optimizer carries out an
+// layerNorms are the norms of the weights of each layer of a checkpoint and, over them, those of what u, the update
+// that made them, changed; Step 0: no update did. Weights are taken as the forward pass uses them. The move of a weight
+// is not kept, and follows from its moments, which are what the update left: the rule of the optimizer carries out an
 // update without a gradient on copies of them, of weights that are 0. So it is as exact as the moments are kept.
 func (r *Run) layerNorms(ctx context.Context, dir string, u *stream.Update) (map[string]float64, error) {
 	c, err := checkpoint.Open(r.env.Files(), dir)

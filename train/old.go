@@ -15,8 +15,8 @@ import (
 )
 
 // openOld finds what the model made of the answers before its first update with them, or evaluates it now if there was
-// none since. run and step are the run's, and dir has the files; empty: they are temporary. The state is open, so that it is
-// the run's own model which is evaluated, by the same passes as its steps.
+// none since. run and step are the run's, and dir has the files; empty: they are temporary. The state is open, so that
+// it is the run's own model which is evaluated, by the same passes as its steps.
 func (r *Run) openOld(ctx context.Context, dir string, run checkpoint.RunID, step int) (err error) {
 	if r.aim.objective == nil || r.data == nil || !r.aim.objective.Needs().OldOfStart || !r.data.HasRollouts() {
 		return nil

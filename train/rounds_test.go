@@ -223,8 +223,8 @@ func TestFewerCachesGiveTheSameAnswers(t *testing.T) {
 	}
 }
 
-// Groups whose answers all have the same reward are replaced by those of further prompts, and a round trains as often as
-// it is asked to.
+// Groups whose answers all have the same reward are replaced by those of further prompts, and a round trains as often
+// as it is asked to.
 func TestLoopOfUnlikeGroups(t *testing.T) {
 	c := loopConfig(t)
 	c.RL.Reward = []runfile.Reward{{Name: "a", Type: runfile.RewardRegex, Pattern: "[a-c]"}}

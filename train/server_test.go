@@ -225,7 +225,8 @@ func TestLoopWithServer(t *testing.T) {
 	c.RL.PromptsPerStep, c.RL.Samples, c.MaxSteps = 2, 2, 2
 	c.RL.Sampler = runfile.Sampler{URL: plays.URL, Engine: server.SGLang, Dir: filepath.Join(t.TempDir(), "policy")}
 	for i, m := range loopRecords(t, c) {
-		if d, ok := m.Objective["sampling/sampling_logp_difference/max"]; !ok || !(d < 0.01) || m.Objective["staleness"] != 0 {
+		if d, ok := m.Objective["sampling/sampling_logp_difference/max"]; !ok || !(d < 0.01) ||
+			m.Objective["staleness"] != 0 {
 			t.Errorf("step %d: the server's log-probabilities are %v from the model's, %v", i, d, m.Objective)
 		}
 	}

@@ -36,7 +36,8 @@ func main() {
 	watchers := flag.Int("watchers", 200, "open pages")
 	steps := flag.Int("steps", 60, "steps of each run")
 	rounds := flag.Int("rounds", 1, "rounds of four runs")
-	apart := flag.Duration("apart", 0, "measure millrace serve for so long, without and with watchers, and no run that trains")
+	apart := flag.Duration("apart", 0, "measure millrace serve for so long, without and with watchers, and no run "+
+		"that trains")
 	watch := flag.String("watch", "", "only watch the server at this address: what the program starts itself as")
 	flag.Parse()
 	if *watch != "" {
@@ -75,8 +76,9 @@ func measure(program string, watchers, steps, rounds int) error {
 	if err := shape.Write(dir); err != nil {
 		return err
 	}
-	run := fmt.Sprintf("model: %s\ninit: random\ntokenizer: bytes\ndatasets: [{path: %s, type: text}]\nsequence_len: 256\n"+
-		"batch_tokens: 2048\nmax_steps: %d\nsave: {at_end: false}\n", dir, filepath.Join(dir, "text.txt"), steps)
+	run := fmt.Sprintf("model: %s\ninit: random\ntokenizer: bytes\ndatasets: [{path: %s, type: text}]\n"+
+		"sequence_len: 256\nbatch_tokens: 2048\nmax_steps: %d\nsave: {at_end: false}\n", dir,
+		filepath.Join(dir, "text.txt"), steps)
 	for name, text := range map[string]string{"run.yaml": run,
 		"text.txt": strings.Repeat("the quick brown fox jumps over the lazy dog. ", 4000)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {

@@ -57,7 +57,8 @@ func (l *Loop) Round(ctx context.Context, p Place, step int) (*Manifest, error) 
 	}
 	if p.Taken > 0 {
 		return nil, fmt.Errorf("resume: the checkpoint is inside of round %d, whose answers were in %s: %s; put the files "+
-			"back, or resume from an older checkpoint", p.Round, l.path(RowsName(p.Round)), cmp.Or(why, "the files are not there"))
+			"back, or resume from an older checkpoint", p.Round, l.path(RowsName(p.Round)), cmp.Or(why,
+			"the files are not there"))
 	}
 	if why != "" {
 		to, err := l.setAside(p.Round)

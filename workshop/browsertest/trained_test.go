@@ -45,8 +45,8 @@ func trained(t *testing.T, parent, name string, change func(c *runfile.Config)) 
 	}
 }
 
-// The records of runs that were trained, and not made up: maps and curves of the norms of layers, and evaluation sets by
-// their names with every objective that has a held-out loss.
+// The records of runs that were trained, and not made up: maps and curves of the norms of layers, and evaluation sets
+// by their names with every objective that has a held-out loss.
 func TestPageOfTrainedRuns(t *testing.T) {
 	b := browsertest.Start(t)
 	parent := t.TempDir()

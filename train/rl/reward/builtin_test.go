@@ -180,8 +180,10 @@ func TestBuiltins(t *testing.T) {
 
 // A column that no row has is a slip in the run file.
 func TestLackingColumn(t *testing.T) {
-	_, err := judged(t, []runfile.Reward{{Name: "math", Type: runfile.RewardNumber, Column: "anwser"}}, Options{}, "1", "2")
-	if err == nil || !strings.Contains(err.Error(), `reward math: the rows of all 2 answers of the step have no number at `+
+	misspelled := []runfile.Reward{{Name: "math", Type: runfile.RewardNumber, Column: "anwser"}}
+	_, err := judged(t, misspelled, Options{}, "1", "2")
+	if err == nil || !strings.Contains(err.Error(), `reward math: the rows of all 2 answers of the step have no `+
+		`number at `+
 		`"anwser": name the key`) {
 		t.Error(err)
 	}

@@ -94,7 +94,8 @@ func TestCommands(t *testing.T) {
 			if rewards(r) != c.rewards || counts(tally) != c.says || tally.Restarts > 0 != c.restarts {
 				t.Errorf("%s; %s; %d restarts", rewards(r), counts(tally), tally.Restarts)
 			}
-			if m := tally.Metrics["bytes"]; c.rewards == lengths && (m != 4.5 || tally.Mean != 4.5 || tally.Std != math.Sqrt(6)) {
+			if m := tally.Metrics["bytes"]; c.rewards == lengths &&
+				(m != 4.5 || tally.Mean != 4.5 || tally.Std != math.Sqrt(6)) {
 				t.Errorf("%+v", tally)
 			}
 		})
@@ -112,7 +113,8 @@ func TestClosedOutput(t *testing.T) {
 // One answer that ends the process has no reward, and those that the process had with it have one.
 func TestPoison(t *testing.T) {
 	all := slices.Repeat([]string{"a", "bb", "poison", "ccc"}, 8)
-	r, err := judged(t, []runfile.Reward{{Name: "a", Command: played("poison"), Workers: 2}}, Options{after: never}, all...)
+	r, err := judged(t, []runfile.Reward{{Name: "a", Command: played("poison"), Workers: 2}}, Options{after: never},
+		all...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +162,8 @@ func TestContract(t *testing.T) {
 	if err != nil || len(r.Scores) != 1 {
 		t.Fatal(r, err)
 	}
-	if s := r.Scores[0]; s.ID != 5 || s.Rewards[0] != 4 || s.Rewards[1] != 3 || !math.IsNaN(s.Rewards[2]) || s.Total != 34 {
+	if s := r.Scores[0]; s.ID != 5 || s.Rewards[0] != 4 || s.Rewards[1] != 3 || !math.IsNaN(s.Rewards[2]) ||
+		s.Total != 34 {
 		t.Errorf("%+v", s)
 	}
 	if r, err := p.Wait(t.Context()); err != nil || len(r.Scores) != 0 {

@@ -4,9 +4,9 @@
 //     write lines of JSON, servers, and a model that the caller evaluates.
 //   - [Panel.Judge] hands an answer to all of them and returns at once. [Panel.Wait] has the [Results] of a step.
 //
-// Invariants: nothing that a judge does keeps a run waiting for longer than its timeout. An answer that a judge does not
-// score as the contract says has no reward from it, and its [Cause] is counted; after ten in a row the judge fails, and
-// the panel with it. Which answers have a reward does not depend on the order in which they come: one that failed
+// Invariants: nothing that a judge does keeps a run waiting for longer than its timeout. An answer that a judge does
+// not score as the contract says has no reward from it, and its [Cause] is counted; after ten in a row the judge fails,
+// and the panel with it. Which answers have a reward does not depend on the order in which they come: one that failed
 // together with others is asked for again by itself.
 package reward
 
@@ -172,8 +172,8 @@ func (p *Panel) Names() (names []string) {
 	return names
 }
 
-// Judge hands an answer to the judges, and returns at once. It keeps the answer until Wait. Its error is that of a judge
-// that has failed, of the context, or of an answer that cannot be written as JSON or that the step has already.
+// Judge hands an answer to the judges, and returns at once. It keeps the answer until Wait. Its error is that of a
+// judge that has failed, of the context, or of an answer that cannot be written as JSON or that the step has already.
 func (p *Panel) Judge(a Answer) error {
 	for _, part := range []json.RawMessage{a.Messages, a.Row} {
 		if part != nil && !json.Valid(part) {
