@@ -437,7 +437,7 @@ func openSpeeds(t *testing.T, p products, z speedShape) *speedRig {
 	}
 	t.Cleanup(func() { mustClose(t, d) })
 	r := &speedRig{Device: d, t: t, kernels: kernels}
-	region, err := hostmem.New().Reserve("vectors of numbers", int64(4*4*z.rows))
+	region, err := hostmem.New().Reserve("vectors of numbers", int64(4*device.DrawWords*z.rows))
 	if err != nil {
 		t.Fatal(err)
 	}
