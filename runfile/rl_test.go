@@ -26,9 +26,10 @@ max_steps: 3
 		t.Errorf("with several updates old is %s, %v", c.Objective.Old, err)
 	}
 	for want, change := range map[string][2]string{
-		"rl: objective.type is sft":                         {"{type: policy}", "{type: sft}"},
-		"is of type rollouts, and a loop samples its own":   {"type: prompts", "type: rollouts"},
-		"only a loop of reinforcement learning trains on":   {"rl: {max_tokens: 8, reward: [{name: math, type: number}]}", ""},
+		"rl: objective.type is sft":                       {"{type: policy}", "{type: sft}"},
+		"is of type rollouts, and a loop samples its own": {"type: prompts", "type: rollouts"},
+		"only a loop of reinforcement learning trains on": {
+			"rl: {max_tokens: 8, reward: [{name: math, type: number}]}", ""},
 		"rl: max_steps is missing":                          {"max_steps: 3", "epochs: 3"},
 		"rl.reward is missing":                              {", reward: [{name: math, type: number}]", ""},
 		"rl.reward[0]: it has no judge":                     {", type: number", ""},
@@ -39,7 +40,8 @@ max_steps: 3
 		"compares with a reference, which a loop cannot do": {"{type: policy}", "{type: policy, kl: 0.1}"},
 		"weight is 2, and a loop takes each prompt once":    {"type: prompts", "type: prompts, weight: 2"},
 		`"other" is no sampler: use own`:                    {"max_tokens: 8", "max_tokens: 8, sampler: other"},
-		"rl.sampler: engine is \"tgi\"":                     {"max_tokens: 8", "max_tokens: 8, sampler: {url: 'http://h:1', engine: tgi, dir: d}"},
+		"rl.sampler: engine is \"tgi\"": {"max_tokens: 8",
+			"max_tokens: 8, sampler: {url: 'http://h:1', engine: tgi, dir: d}"},
 	} {
 		_, err := Parse([]byte(strings.Replace(good, change[0], change[1], 1)))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

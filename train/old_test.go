@@ -27,7 +27,8 @@ func severalUpdates(t *testing.T) *runfile.Config {
 func TestSeveralUpdatesWithTheSameAnswers(t *testing.T) {
 	c := severalUpdates(t)
 	all := trainedOn(t, c)
-	if first, second := all[0].Objective["clip_ratio/region_mean"], all[1].Objective["clip_ratio/region_mean"]; first != 0 ||
+	const clipped = "clip_ratio/region_mean"
+	if first, second := all[0].Objective[clipped], all[1].Objective[clipped]; first != 0 ||
 		!(second > 0.1) {
 		t.Fatalf("%v of the tokens are clipped in the first step, and %v in the second", first, second)
 	}

@@ -94,7 +94,8 @@ func TestPageOfTrainedRuns(t *testing.T) {
 			p.Wait(at)
 			p.Get(at+`.scrollIntoView({ block: "center" })`, nil)
 			p.Wait(at + `.querySelectorAll(".key li").length === 3`)
-			if got := p.Text(`[...` + at + `.querySelectorAll(".key li")].map((e) => e.textContent).join()`); !strings.Contains(got,
+			keys := `[...` + at + `.querySelectorAll(".key li")].map((e) => e.textContent).join()`
+			if got := p.Text(keys); !strings.Contains(got,
 				"task") || !strings.Contains(got, "forget") || !strings.Contains(got, "all sets") {
 				t.Errorf("%s: the lines of %s are %s", name, chart, got)
 			}
@@ -114,7 +115,8 @@ func TestPageOfTrainedRuns(t *testing.T) {
 		var clear int
 		p.Get(maps+`.flatMap((e) => { const c = e.querySelector("canvas");
 			const { data } = c.getContext("2d").getImageData(Math.floor(c.width * 0.7), 0, 1, c.height);
-			return [0, 1, 2, 3].map((i) => data[4 * Math.floor(c.height * (i + 0.4) / 4) + 3]); }).filter((a) => a === 0).length`, &clear)
+			return [0, 1, 2, 3].map((i) => data[4 * Math.floor(c.height * (i + 0.4) / 4) + 3]); })
+				.filter((a) => a === 0).length`, &clear)
 		if clear > 0 {
 			t.Errorf("%s: %d stripes of layers are empty", name, clear)
 		}
