@@ -51,12 +51,11 @@ type Rewarded interface {
 	Advantages(answers []Scored, names []string) ([]Rollout, map[string]float64, error)
 }
 
-// stdFloor is added to standard deviations, as in TRL, and leastSpread is the least spread of rewards that tells
-// answers apart: the quotient of smaller ones is of rounding.
-const (
-	stdFloor    = 1e-4
-	leastSpread = 1e-8
-)
+// stdFloor is added to standard deviations, as in TRL.
+const stdFloor = 1e-4
+
+// LeastSpread is the least spread of rewards that tells answers apart: the quotient of smaller ones is of rounding.
+const LeastSpread = 1e-8
 
 // whiteningFloor is added to the standard deviation where advantages are whitened.
 const whiteningFloor = 1e-8
@@ -80,7 +79,7 @@ func (o *ofPolicy) Advantages(answers []Scored, names []string) ([]Rollout, map[
 	for first := 0; first < len(answers); {
 		end := endOfGroup(answers, first)
 		of := rewards[first:end]
-		if spread(of) < leastSpread {
+		if spread(of) < LeastSpread {
 			equal += end - first
 		}
 		if o.settings.Advantage == byMaxRL && slices.ContainsFunc(of, func(r float64) bool { return r < 0 }) {
@@ -171,7 +170,7 @@ func (o *ofPolicy) ofGroup(rewards []float64, i int) float64 {
 		return r
 	case o.of.criticized:
 		return 0
-	case spread(rewards) < leastSpread:
+	case spread(rewards) < LeastSpread:
 		return 0
 	}
 	switch o.settings.Advantage {
@@ -206,7 +205,7 @@ func (o *ofPolicy) acrossStep(all []Rollout, rewards []float64) {
 	default:
 		return
 	}
-	if o.settings.Advantage != byBatch && spread(known) < leastSpread {
+	if o.settings.Advantage != byBatch && spread(known) < LeastSpread {
 		center, std = math.NaN(), 1 // all are equal: none is better
 	}
 	for i := range all {
@@ -226,7 +225,7 @@ func (o *ofPolicy) eachNormalized(answers []Scored, rewards []float64, names []s
 				of[i] = answers[first+i].Rewards[k]
 			}
 			center, _ := meanKnown(of)
-			if spread(of) < leastSpread {
+			if spread(of) < LeastSpread {
 				continue
 			}
 			for i, r := range of {

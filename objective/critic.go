@@ -187,7 +187,7 @@ func (m *criticMetrics) parts() []Part {
 	if n := m.returns.Of; n > 0 {
 		of := m.returnedSquares - float64(m.returned*m.returned)/n
 		left := m.errorSquares - float64(m.errors*m.errors)/n
-		if of > leastSpread*leastSpread {
+		if of > LeastSpread*LeastSpread {
 			explained.Sum, explained.Of = n*(1-left/of), n
 		}
 	}

@@ -47,7 +47,8 @@ func (r *Run) openRounds(ctx context.Context, reader *source.Reader) error {
 		return err
 	}
 	loop := &rl.Loop{Env: r.env, FS: r.env.Files(), Dir: filepath.Join(c.OutputDir, rl.Dir), Config: c.RL, Seed: c.Seed,
-		Prompts: prompts, Reached: r.env.Tests.Reached,
+		Positions: positions,
+		Prompts:   prompts, Reached: r.env.Tests.Reached,
 		Decode: func(ids []int32, skipSpecial bool) string { return reader.Tokenizer.Decode(ids, skipSpecial) }}
 	r.rounds = &rounds{loop: loop, tok: reader.Tokenizer}
 	if n := prompts.LeftOut(); n > 0 {

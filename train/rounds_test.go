@@ -243,3 +243,14 @@ func TestLoopOfUnlikeGroups(t *testing.T) {
 		t.Error("four steps of two updates have a third round")
 	}
 }
+
+// A run that has ended inside of a round continues there when it is to take more steps.
+func TestLoopTakesMoreSteps(t *testing.T) {
+	c := loopConfig(t)
+	c.RL.Iterations, c.MaxSteps, c.Objective.Old = 2, 3, "sampler"
+	loopRecords(t, c)
+	c.MaxSteps, c.ResumeWith = 4, []string{"max_steps"}
+	if all := loopRecords(t, c); len(all) != 1 || all[0].Step != 4 {
+		t.Errorf("it continues with %+v", all)
+	}
+}

@@ -33,7 +33,7 @@ func (r *Run) OpenServer(ctx context.Context, probe []int32, loaded func(server.
 	params, _ := r.Model().Params()
 	e, err := server.OpenExports(r.env.Files(), c.Dir)
 	if err == nil {
-		err = r.env.HasRoom(c.Dir, tensor.BF16.Bytes()*params)
+		err = r.env.HasRoom(c.Dir, e.Needs(tensor.BF16.Bytes()*params))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("rl.sampler: %w", err)

@@ -170,7 +170,7 @@ func (l *Loop) found(p Place, step int) (m *Manifest, why string, err error) {
 	switch {
 	case !slices.Contains(l.Runs, m.Run):
 		return nil, "it is of another run", nil
-	case m.Round != p.Round || m.Step != step || m.Begin != p.Begin || m.Settings != l.Settings:
+	case m.Round != p.Round || m.Step != step || m.Begin != p.Begin || m.Settings != l.Settings && p.Taken == 0:
 		return nil, "it was made with other settings, or of other weights", nil
 	}
 	f, err := l.FS.Open(l.path(RowsName(p.Round)))
@@ -192,7 +192,8 @@ func (l *Loop) found(p Place, step int) (m *Manifest, why string, err error) {
 	return m, "", nil
 }
 
-// setAside gives the files of a round other names, so that those that are made now have theirs: the manifest first.
+// setAside gives the files of a round other names, so that those that are made now have theirs. Rows are
+// first: without their manifest they would be written over, if the run is killed in between.
 func (l *Loop) setAside(round int) (to string, err error) {
 	free := func(n int) bool {
 		_, err := l.FS.Stat(l.path(asideName(round, n, "json")))
@@ -203,14 +204,14 @@ func (l *Loop) setAside(round int) (to string, err error) {
 		n++
 	}
 	to = l.path(asideName(round, n, "json"))
+	err = l.FS.Rename(l.path(RowsName(round)), l.path(asideName(round, n, "jsonl.zst")))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return to, err
+	}
 	if err := l.FS.Rename(l.path(manifestName(round)), to); err != nil {
 		return to, err
 	}
-	err = l.FS.Rename(l.path(RowsName(round)), l.path(asideName(round, n, "jsonl.zst")))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return to, errors.Join(err, l.FS.SyncDir(l.Dir))
+	return to, l.FS.SyncDir(l.Dir)
 }
 
 func asideName(round, n int, ending string) string {

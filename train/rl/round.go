@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rl/reward"
 	"github.com/millrace/millrace/train/rl/sampler"
@@ -25,6 +26,8 @@ type Loop struct {
 	Dir    string // of the rounds' files
 	Config runfile.RL
 	Seed   uint64
+	// Positions are those of a prompt and its answer together, at most.
+	Positions int
 
 	Prompts *Prompts
 	Sampler sampler.Sampler
@@ -85,7 +88,7 @@ type sampled struct {
 // sample makes a round.
 func (l *Loop) sample(ctx context.Context, p Place, step int) (*Manifest, error) {
 	m := &Manifest{Run: l.Runs[0], Round: p.Round, Step: step, Settings: l.Settings, Sampler: l.Sampler.Name(),
-		Begin: p.Begin, End: p.Begin, Params: sampler.Params{MaxTokens: l.Config.MaxTokens,
+		Begin: p.Begin, End: p.Begin, Params: sampler.Params{MaxTokens: l.Config.MaxTokens, Positions: l.Positions,
 			Temperature: l.Config.Temperature, TopK: l.Config.TopK, TopP: l.Config.TopP, Seed: l.Seed, Version: int64(step)}}
 	var of sampled
 	var first []answer // of the first prompts: the round has these where all groups are alike
@@ -223,9 +226,6 @@ func (l *Loop) judge(a *answer, row *data.Asked) error {
 	return l.Panel.Judge(of)
 }
 
-// equalRewards is a difference of rewards that teaches nothing, as for advantages.
-const equalRewards = 1e-8
-
 // keepUnlike keeps the groups whose answers do not all have the same reward.
 func (s *sampled) keepUnlike(answers []answer) {
 	for first := 0; first < len(answers); {
@@ -239,7 +239,7 @@ func (s *sampled) keepUnlike(answers []answer) {
 				least, most = min(least, a.total), max(most, a.total)
 			}
 		}
-		if most-least >= equalRewards {
+		if most-least >= objective.LeastSpread {
 			s.answers, s.groups = append(s.answers, answers[first:end]...), s.groups+1
 		} else {
 			s.alike++

@@ -88,6 +88,9 @@ func TestFinalNumber(t *testing.T) {
 		`3 \times 4`:                            "4",
 		`\frac{1}{0}`:                           "",
 		`\boxed{` + strings.Repeat("{", 10_000): "",
+		strings.Repeat(`\boxed{`, 1<<17):        "", // each may end at the end: a scan for each takes minutes
+		`\boxed{\boxed{5}}`:                     "5",
+		`} \boxed{6} {`:                         "6",
 	} {
 		got := ""
 		if n := finalNumber(text); n != nil {

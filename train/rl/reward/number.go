@@ -29,36 +29,24 @@ func finalNumber(text string) *big.Rat {
 
 // lastBoxed returns what the last \boxed{} of a text has in it. One that is not closed does not count.
 func lastBoxed(text string) (inner string, ok bool) {
-	for end := len(text); ; {
-		i := strings.LastIndex(text[:end], `\boxed`)
-		if i < 0 {
-			return "", false
-		}
-		rest := strings.TrimLeft(text[i+len(`\boxed`):], " ")
-		if inner, ok = braced(rest); ok {
-			return inner, true
-		}
-		end = i
-	}
-}
-
-// braced returns what is in the braces that a text begins with.
-func braced(text string) (inner string, ok bool) {
-	if !strings.HasPrefix(text, "{") {
-		return "", false
-	}
-	depth := 0
+	var open []int // braces that are open, by the place after them
+	last := -1     // of the last box that is closed, the place after its brace
 	for i := range len(text) {
 		switch text[i] {
 		case '{':
-			depth++
+			open = append(open, i+1)
 		case '}':
-			if depth--; depth == 0 {
-				return text[1:i], true
+			if len(open) == 0 {
+				continue
+			}
+			at := open[len(open)-1]
+			open = open[:len(open)-1]
+			if before := strings.TrimRight(text[:at-1], " "); at > last && strings.HasSuffix(before, `\boxed`) {
+				inner, last = text[at:i], at
 			}
 		}
 	}
-	return "", false
+	return inner, last >= 0
 }
 
 var (

@@ -277,7 +277,11 @@ func (p *Panel) Wait(ctx context.Context) (*Results, error) {
 	if p.settled = settled; p.open == 0 || p.ended() != nil {
 		p.wake()
 	}
+	failed := p.ended()
 	p.mu.Unlock()
+	if failed != nil {
+		return nil, failed
+	}
 	if err := p.askModels(ctx, sheets); err != nil {
 		return nil, err
 	}

@@ -15,11 +15,20 @@ type Prompt struct {
 // Params say how answers are sampled.
 type Params struct {
 	MaxTokens   int     // of an answer, its end included
+	Positions   int     // of prompt and answer together, at most; 0: what the sampler has
 	Temperature float64 // that logits are divided by, above 0
 	TopK        int     // only the K likeliest tokens; 0: all
 	TopP        float64 // only the likeliest tokens that have this probability together; 0 and 1: all
 	Seed        uint64
 	Version     int64 // of the weights: steps that they have been trained for
+}
+
+// Most is the length of an answer to a prompt, at most.
+func (p Params) Most(prompt Prompt) int {
+	if p.Positions == 0 {
+		return p.MaxTokens
+	}
+	return min(p.MaxTokens, p.Positions-len(prompt.IDs))
 }
 
 // Why an answer ends.

@@ -61,6 +61,15 @@ type Exports struct {
 
 var exportNames = [2]string{"a", "b"}
 
+// Needs is the room that hand-overs of weights of so many bytes take besides what is there: two copies of them, of
+// which the directory that was written last is one.
+func (e *Exports) Needs(bytes int64) int64 {
+	if e.current != "" {
+		return bytes
+	}
+	return 2 * bytes
+}
+
 // OpenExports makes the directory that has the two, and removes what a killed process has left half written there. It
 // refuses a directory that has other files.
 func OpenExports(fsys vfs.FS, dir string) (*Exports, error) {

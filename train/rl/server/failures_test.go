@@ -253,6 +253,7 @@ func TestSampleRefuses(t *testing.T) {
 		"has token 10, and the vocabulary":     func(q *sampler.Prompt, _ *sampler.Params) { q.IDs = []int32{10} },
 		"has token -1, and the vocabulary":     func(q *sampler.Prompt, _ *sampler.Params) { q.Ends = []int32{-1} },
 		"has 64 positions: start the server":   func(_ *sampler.Prompt, p *sampler.Params) { p.MaxTokens = 62 },
+		"prompt and answer 1 positions":        func(q *sampler.Prompt, p *sampler.Params) { q.IDs, p.Positions = q.IDs[:1:1], 1 },
 		"answers of 0 tokens":                  func(_ *sampler.Prompt, p *sampler.Params) { p.MaxTokens = 0 },
 		"at temperature 0 with":                func(_ *sampler.Prompt, p *sampler.Params) { p.Temperature = 0 },
 		"and top_p 1.5 cannot be sampled":      func(_ *sampler.Prompt, p *sampler.Params) { p.TopP = 1.5 },
@@ -262,6 +263,13 @@ func TestSampleRefuses(t *testing.T) {
 		change(&q, &p)
 		_, err := sampled(t.Context(), s, []sampler.Prompt{q}, p)
 		refused(t, err, want)
+	}
+
+	// A long prompt leaves less room for its answer, and is no reason to refuse it.
+	long := usual
+	long.MaxTokens, long.Positions = 62, 60
+	if _, err := s.(*server).plan(asked, &long); err != nil || long.Most(asked[0]) != 60-len(asked[0].IDs) {
+		t.Errorf("%d tokens at most: %v", long.Most(asked[0]), err)
 	}
 
 	// Log-probabilities of another temperature than that of the answers are no such thing.

@@ -89,15 +89,15 @@ func (s *server) Load(ctx context.Context, dir string, version int64) error {
 
 // take hands weights over.
 func (s *server) take(ctx context.Context, now *loaded) (err error) {
-	if err := s.engine.pause(ctx); err != nil {
-		return err
-	}
 	defer func() {
-		// A server that stays paused answers no request.
+		// A server that stays paused answers no request: also one that has paused without saying so.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.Question)
 		defer cancel()
 		err = cmp.Or(err, s.engine.resume(after))
 	}()
+	if err := s.engine.pause(ctx); err != nil {
+		return err
+	}
 	return s.engine.load(ctx, now.dir, strconv.FormatInt(now.version, 10))
 }
 

@@ -145,10 +145,13 @@ func (s *server) plan(prompts []sampler.Prompt, p *sampler.Params) (jobs []job, 
 				}
 			}
 		}
-		if len(q.IDs)+p.MaxTokens > s.is.positions && s.is.positions > 0 {
+		if p.Most(q) < 1 {
+			return nil, fmt.Errorf("prompt %d has %d tokens, and prompt and answer %d positions together", i, len(q.IDs), p.Positions)
+		}
+		if len(q.IDs)+p.Most(q) > s.is.positions && s.is.positions > 0 {
 			return nil, fmt.Errorf("prompt %d has %d tokens and its answers %d at most, and %s has %d positions: start the "+
 				"server with more (--context-length of SGLang, --max-model-len of vLLM), or lower max_tokens", i, len(q.IDs),
-				p.MaxTokens, s.name, s.is.positions)
+				p.Most(q), s.name, s.is.positions)
 		}
 		most = max(most, q.Samples)
 	}
@@ -166,7 +169,7 @@ func (s *server) plan(prompts []sampler.Prompt, p *sampler.Params) (jobs []job, 
 func (s *server) complete(ctx context.Context, prompts []sampler.Prompt, p sampler.Params, j job,
 	run string) (sampler.Completion, error) {
 	of := &prompts[j.prompt]
-	q := question{id: RequestID(run, of.Group, j.sample), prompt: of.IDs, ends: of.Ends, most: p.MaxTokens,
+	q := question{id: RequestID(run, of.Group, j.sample), prompt: of.IDs, ends: of.Ends, most: p.Most(*of),
 		heat: p.Temperature, topK: p.TopK, topP: p.TopP,
 		seed: int64(rng.New(p.Seed, "server", uint64(of.Group), uint64(j.sample)).Uint64() >> 1)}
 	r, err := s.engine.answer(ctx, q)
