@@ -68,6 +68,9 @@ func (o *ofPolicy) estimate(q *Sequence, a *answer) estimate {
 	return e
 }
 
+// varianceFloor is added to the variance where advantages of a critic are whitened, as in TRL and verl.
+const varianceFloor = 1e-8
+
 // whiten subtracts their mean from all advantages, and divides them by their standard deviation, with n-1.
 func whiten(all []estimate) {
 	sum, n := 0.0, 0.0
@@ -83,7 +86,7 @@ func whiten(all []estimate) {
 			squares += float64((x - center) * (x - center))
 		}
 	}
-	scale := 1 / math.Sqrt(squares/max(n-1, 1)+whiteningFloor)
+	scale := 1 / math.Sqrt(squares/max(n-1, 1)+varianceFloor)
 	for _, e := range all {
 		for i, x := range e.advantages {
 			e.advantages[i] = (x - center) * scale

@@ -166,7 +166,7 @@ func (o *ofPolicy) set(q *Sequence, a *answer, n *Counts) (finite bool) {
 		w := float32(a.slope[i] * factor)
 		finite = finite && isFinite(float64(w)) && isFinite(a.lp[i])
 		q.Weights[t] = w
-		if q.ValueSlopes != nil && a.critic.values != nil {
+		if q.ValueSlopes != nil && a.critic != nil && a.critic.values != nil {
 			q.ValueSlopes[t] = float32(a.critic.slopes[i] * -factor)
 			finite = finite && isFinite(float64(q.ValueSlopes[t]))
 		}

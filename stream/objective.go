@@ -223,7 +223,7 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 // giveSlopes gives sequences of micro-batches of the step from one on the room for slopes of a critic's values, if the
 // model has one.
 func (e *Engine) giveSlopes(sequences []objective.Sequence, first int, slopes [][]float32) {
-	if !e.Plan.Model.Head.Values {
+	if !e.Plan.Model.Head.Values || !e.Objective.Needs().Values {
 		return
 	}
 	i := 0

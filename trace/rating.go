@@ -6,8 +6,8 @@ import "fmt"
 type Rating struct {
 	Bytes     int64 `json:"rated_bytes"`
 	IsAssumed bool  `json:"rated_is_assumed,omitempty"` // the user has not said what the maker warrants
-	// DrivePart is the part of a run's written bytes that the drive gets which is written most, where they are on several;
-	// 0: all of them.
+	// DrivePart is the part of a run's written bytes that the drive gets which is written most, where they are on several,
+	// as the plan predicts it; 0: all of them.
 	DrivePart float64 `json:"drive_part,omitempty"`
 }
 

@@ -153,7 +153,11 @@ func (p *process) said() string          { return p.tail.String() }
 func (p *process) end() {
 	p.once.Do(func() {
 		close(p.quit)
-		_ = outside.EndGroup(p.cmd.Process)
+		select {
+		case <-p.exited: // its group has ended with it, and another one may have its number
+		default:
+			_ = outside.EndGroup(p.cmd.Process)
+		}
 		p.in.Close()
 		timer := time.NewTimer(afterEnd) // a process that the system cannot end now is left to it
 		defer timer.Stop()

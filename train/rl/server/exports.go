@@ -61,7 +61,7 @@ type Exports struct {
 
 var exportNames = [2]string{"a", "b"}
 
-// Needs is the room that hand-overs of weights of so many bytes take besides what is there: two copies of them, of
+// Needs returns the room in bytes that hand-overs of weights take besides what is there: two copies of them, of
 // which the directory that was written last is one.
 func (e *Exports) Needs(bytes int64) int64 {
 	if e.current != "" {
