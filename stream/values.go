@@ -180,20 +180,23 @@ func bytesOf[T float32 | uint16 | int16 | int8](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
 }
 
-// GradFields reads fields of the gradients that the store has, one part's at a time. Fields are of trained tensors, in
-// parts that this host owns. No engine may be in a step.
-func GradFields(ctx context.Context, p *plan.Plan, s store.Store) model.Fields {
+// GradFields reads fields of the gradients that the store has, until the next computation, one part's at a time: it keeps
+// the latest part's for the next call. Fields are of trained tensors, in parts that this host owns. No engine may be in a
+// step.
+func GradFields(p *plan.Plan, s store.Store) func(ctx context.Context) model.Fields {
 	read, grads := -1, []float32(nil)
-	return func(part, field int, dst []float32, first int64) (err error) {
-		if part != read {
-			read = -1
-			if grads, err = Grads(ctx, p, s, part); err != nil {
-				return err
+	return func(ctx context.Context) model.Fields {
+		return func(part, field int, dst []float32, first int64) (err error) {
+			if part != read {
+				read = -1
+				if grads, err = Grads(ctx, p, s, part); err != nil {
+					return err
+				}
+				read = part
 			}
-			read = part
+			copy(dst, grads[p.Model.Parts[part].Layout.Fields[field].State+first:])
+			return nil
 		}
-		copy(dst, grads[p.Model.Parts[part].Layout.Fields[field].State+first:])
-		return nil
 	}
 }
 

@@ -62,7 +62,7 @@ type Run struct {
 	updated    stream.Update    // of the latest step; Step 0: it updated nothing, or this process did no step
 	bad        int64            // number of weights that became infinite or NaN
 
-	hasGradients bool // the store has those of the latest batch
+	gradients func(context.Context) model.Fields // those of the latest batch; nil: the store has none
 }
 
 // Plan returns the plan: the place and the size of everything, and the predicted time of a step.
@@ -88,7 +88,7 @@ func (r *Run) computes() error {
 	if r.isClosed() {
 		return errClosed
 	}
-	r.hasGradients = false
+	r.gradients = nil
 	return nil
 }
 
@@ -211,7 +211,7 @@ func (r *Run) Step(ctx context.Context, b *stream.Batch, u stream.Update) (strea
 	if err := r.took(b); err != nil {
 		return res, err
 	}
-	r.bad, r.hasGradients = r.bad+res.BadWeights, true
+	r.bad, r.gradients = r.bad+res.BadWeights, stream.GradFields(r.plan, r.session.Store)
 	if r.updated = u; res.Skipped {
 		r.updated = stream.Update{}
 		r.skipped++

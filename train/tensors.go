@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/optim"
@@ -22,22 +24,47 @@ func (r *Run) Tensor(ctx context.Context, name string) ([]float32, error) {
 	return r.plan.Model.ReadTensor(name, func(part int) (model.Values, error) { return view(ctx, part) })
 }
 
-// SetTensor replaces the values of a tensor after the updates of all steps: fp32, row by row, one for each element. The
-// optimizer's moments stay. The master weights have the values exactly, those of 24 bits the nearest ones; those of a
-// frozen tensor in a run that computes in bf16 are rounded to bf16. A value that is not finite, or that bf16 cannot
-// hold in such a run, is an error, and then nothing changes. The memory for one part of the model, such as a block, is
-// not planned. After an error of the store the run can only be closed.
+// SetTensor replaces the values of a tensor, as [Run.SetTensors] does.
 func (r *Run) SetTensor(ctx context.Context, name string, values []float32) error {
+	return r.SetTensors(ctx, map[string][]float32{name: values})
+}
+
+// SetTensors replaces the values of tensors, by name, after the updates of all steps: fp32, row by row, one for each
+// element. Each part of the model that has some of them, such as a block, is read and written once. The optimizer's
+// moments stay. The master weights have the values exactly, those of 24 bits the nearest ones; those of a frozen tensor
+// in a run that computes in bf16 are rounded to bf16. A value that is not finite, or that bf16 cannot hold in such a
+// run, is an error, and then nothing changes. The memory for one part is not planned. After an error of the store the
+// run can only be closed.
+func (r *Run) SetTensors(ctx context.Context, values map[string][]float32) error {
 	if err := r.flushFinite(ctx); err != nil {
 		return err
 	}
-	m := r.plan.Model
-	t, err := m.Tensor(name)
-	if err != nil {
-		return err
+	parts := map[int]bool{}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		t, err := r.plan.Model.Tensor(name)
+		if err != nil {
+			return err
+		}
+		if err := r.canHold(t, values[name]); err != nil {
+			return err
+		}
+		for _, p := range t.Pieces {
+			parts[p.Part] = true
+		}
 	}
+	for _, part := range slices.Sorted(maps.Keys(parts)) {
+		if err := r.setPart(ctx, part, changedTensors{r.plan.Model, values, nil}); err != nil {
+			return err
+		}
+	}
+	r.session.Engine.Reload()
+	return nil
+}
+
+// canHold refuses values that a tensor of the run cannot have.
+func (r *Run) canHold(t *model.Tensor, values []float32) error {
 	if n := t.Shape.Elems(); int64(len(values)) != n {
-		return fmt.Errorf("%s has %d elements (shape %v), and there are %d values", name, n, t.Shape, len(values))
+		return fmt.Errorf("%s has %d elements (shape %v), and there are %d values", t.Name, n, t.Shape, len(values))
 	}
 	isF32 := r.plan.Numerics.Master == optim.F32
 	for i, x := range values {
@@ -46,27 +73,16 @@ func (r *Run) SetTensor(ctx context.Context, name string, values []float32) erro
 			high, _ = tensor.SplitF24(x, tensor.NearestF24)
 		}
 		if x := float64(x); math.IsNaN(x) || math.IsInf(x, 0) {
-			return fmt.Errorf("value %d of %s is %v: it must be finite", i, name, x)
+			return fmt.Errorf("value %d of %s is %v: it must be finite", i, t.Name, x)
 		} else if x := tensor.F32FromBF16(high); !isF32 && math.IsInf(float64(x), 0) {
-			return fmt.Errorf("value %d of %s is %v, too large for bf16: compute in f32", i, name, values[i])
+			return fmt.Errorf("value %d of %s is %v, too large for bf16: compute in f32", i, t.Name, values[i])
 		}
 	}
-	done := map[int]bool{}
-	for _, p := range t.Pieces {
-		if done[p.Part] {
-			continue
-		}
-		done[p.Part] = true
-		if err := r.setPart(ctx, p.Part, changedTensor{m, name, values, nil}); err != nil {
-			return err
-		}
-	}
-	r.session.Engine.Reload()
 	return nil
 }
 
-// setPart writes the weights of a part, with those of one tensor changed.
-func (r *Run) setPart(ctx context.Context, part int, with changedTensor) error {
+// setPart writes the weights of a part, with those of some tensors changed.
+func (r *Run) setPart(ctx context.Context, part int, with changedTensors) error {
 	own, err := stream.Viewer(r.plan, r.session.Store)(ctx, part) // read first: what is borrowed to write is not read
 	if err != nil {
 		return err
@@ -83,19 +99,18 @@ func (r *Run) setPart(ctx context.Context, part int, with changedTensor) error {
 	})
 }
 
-// changedTensor reads the tensors of a model, one of them with other values. It is a model.TensorReader.
-type changedTensor struct {
+// changedTensors reads the tensors of a model, some of them with other values. It is a model.TensorReader.
+type changedTensors struct {
 	model  *model.Model
-	name   string
-	values []float32
+	values map[string][]float32
 	rest   model.Fields
 }
 
-func (c changedTensor) Expect(string, tensor.Shape) error { return nil } // they are the model's own
+func (c changedTensors) Expect(string, tensor.Shape) error { return nil } // they are the model's own
 
-func (c changedTensor) ReadF32(name string, dst []float32, first int64) error {
-	if name == c.name {
-		copy(dst, c.values[first:])
+func (c changedTensors) ReadF32(name string, dst []float32, first int64) error {
+	if values, ok := c.values[name]; ok {
+		copy(dst, values[first:])
 		return nil
 	}
 	t, err := c.model.Tensor(name)
@@ -120,7 +135,7 @@ func (r *Run) Gradients(ctx context.Context, b *stream.Batch) (stream.Result, er
 	if err != nil {
 		return res, err
 	}
-	r.bad, r.hasGradients = r.bad+res.BadWeights, true
+	r.bad, r.gradients = r.bad+res.BadWeights, stream.GradFields(r.plan, r.session.Store)
 	return res, nil
 }
 
@@ -133,7 +148,7 @@ func (r *Run) Gradient(ctx context.Context, name string) ([]float32, error) {
 		return nil, errClosed
 	case !r.plan.Outputs.Gradients:
 		return nil, errNoGradients
-	case !r.hasGradients:
+	case r.gradients == nil:
 		return nil, errors.New("there are no gradients: call Step or Gradients, and Gradient right after it")
 	}
 	t, err := r.plan.Model.Tensor(name)
@@ -146,7 +161,7 @@ func (r *Run) Gradient(ctx context.Context, name string) ([]float32, error) {
 		}
 	}
 	values := make([]float32, t.Shape.Elems())
-	return values, t.Read(values, 0, stream.GradFields(ctx, r.plan, r.session.Store))
+	return values, t.Read(values, 0, r.gradients(ctx))
 }
 
 var errNoGradients = errors.New("the run was opened without gradients: set OpenOptions.Gradients")

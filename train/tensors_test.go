@@ -212,6 +212,44 @@ func TestSetTensor(t *testing.T) {
 	}
 }
 
+// Tensors that are written together, some of them in one part, have what each was given; one bad value changes none.
+func TestSetTensors(t *testing.T) {
+	c := smallConfig(t)
+	r := openRun(t, c, "", OpenOptions{})
+	values := map[string][]float32{}
+	for i, name := range []string{"model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight",
+		"model.norm.weight"} {
+		w, err := r.Tensor(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range w {
+			w[k] += float32(i + 1)
+		}
+		values[name] = w
+	}
+	if err := r.SetTensors(t.Context(), values); err != nil {
+		t.Fatal(err)
+	}
+	bad := map[string][]float32{"model.norm.weight": {float32(math.NaN())}}
+	for name, w := range values {
+		if got, err := r.Tensor(t.Context(), name); err != nil || !slices.Equal(got, w) {
+			t.Errorf("%s has other values than were written, error %v", name, err)
+		}
+		if name != "model.norm.weight" {
+			bad[name] = make([]float32, len(w))
+		}
+	}
+	if err := r.SetTensors(t.Context(), bad); err == nil {
+		t.Error("a tensor of one value was accepted")
+	}
+	for name, w := range values {
+		if got, err := r.Tensor(t.Context(), name); err != nil || !slices.Equal(got, w) {
+			t.Errorf("%s changed with tensors of which one was refused, error %v", name, err)
+		}
+	}
+}
+
 func TestTensorsRefuse(t *testing.T) {
 	c := smallConfig(t)
 	c.Precision = runfile.Defaults().Precision

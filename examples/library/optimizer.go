@@ -56,6 +56,7 @@ func moveAgainstSigns(ctx context.Context, run *train.Run, rate float32) error {
 		}
 		gradients[tensor.Name] = gradient
 	}
+	changed := map[string][]float32{}
 	for name, gradient := range gradients {
 		weights, err := run.Tensor(ctx, name)
 		if err != nil {
@@ -69,9 +70,7 @@ func moveAgainstSigns(ctx context.Context, run *train.Run, rate float32) error {
 				weights[i] += rate
 			}
 		}
-		if err := run.SetTensor(ctx, name, weights); err != nil {
-			return err
-		}
+		changed[name] = weights
 	}
-	return nil
+	return run.SetTensors(ctx, changed)
 }

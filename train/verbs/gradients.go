@@ -214,7 +214,7 @@ const gradElems = 256 << 10
 
 // gradients writes those of all parameters, a part at a time.
 func (f *gradFile) gradients(ctx context.Context, s *session.Session, sum *GradSummary) error {
-	fields := stream.GradFields(ctx, s.Plan, s.Store)
+	fields := stream.GradFields(s.Plan, s.Store)(ctx)
 	buf := make([]float32, gradElems)
 	for _, t := range f.model.Tensors() {
 		sum.Tensors++

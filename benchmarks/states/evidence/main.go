@@ -177,6 +177,7 @@ func inFloat64(ctx context.Context, seed int) (*outcome, error) {
 	o := &outcome{}
 	tensors := r.Model().Tensors()
 	var p, m, v [][]float64
+	narrow := map[string][]float32{} // the weights that the engine has
 	for _, t := range tensors {
 		w, err := weights(ctx, r, t.Name)
 		if err != nil {
@@ -184,6 +185,7 @@ func inFloat64(ctx context.Context, seed int) (*outcome, error) {
 		}
 		o.begin = append(o.begin, append([]float64(nil), w...))
 		p, m, v = append(p, w), append(m, make([]float64, len(w))), append(v, make([]float64, len(w)))
+		narrow[t.Name] = make([]float32, len(w))
 	}
 	for step := 1; step <= *steps; step++ {
 		b, err := r.Next(ctx)
@@ -196,21 +198,18 @@ func inFloat64(ctx context.Context, seed int) (*outcome, error) {
 		}
 		u := r.Update(rateAt(step))
 		clip := optim.ClipScale(res.GradNorm, u.MaxGradNorm)
-		gradients := make([][]float32, len(tensors)) // all, before a tensor is set
 		for i, t := range tensors {
-			if gradients[i], err = r.Gradient(ctx, t.Name); err != nil {
+			gradient, err := r.Gradient(ctx, t.Name)
+			if err != nil {
 				return nil, err
+			}
+			adamw(p[i], m[i], v[i], gradient, clip, step, u.LR, u.AdamW)
+			for k, x := range p[i] {
+				narrow[t.Name][k] = float32(x)
 			}
 		}
-		for i, t := range tensors {
-			adamw(p[i], m[i], v[i], gradients[i], clip, step, u.LR, u.AdamW)
-			narrow := make([]float32, len(p[i]))
-			for k, x := range p[i] {
-				narrow[k] = float32(x)
-			}
-			if err := r.SetTensor(ctx, t.Name, narrow); err != nil {
-				return nil, err
-			}
+		if err := r.SetTensors(ctx, narrow); err != nil {
+			return nil, err
 		}
 	}
 	if err := o.finish(ctx, r); err != nil {
