@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestInPartTriesEighths(t *testing.T) {
 		{map[int]float64{3: 9, 2: 8}, []int{3, 5, 2}, 8, 10},
 	} {
 		var tried []int
-		got := Request{}.inPart(in(10), func(from int, most float64) (*Plan, error) {
+		got := inPart(in(10), func(_ Gradients, from int, _ float64) (*Plan, error) {
 			tried = append(tried, from)
 			sec, fits := c.seconds[from]
 			if !fits {
@@ -38,6 +39,36 @@ func TestInPartTriesEighths(t *testing.T) {
 		if !slices.Equal(tried, c.tried) || got.Predicted.StepSeconds != c.want || got.OtherStepSeconds != c.other {
 			t.Errorf("%v: tried %v, took %v s, %v s otherwise", c.seconds, tried, got.Predicted.StepSeconds,
 				got.OtherStepSeconds)
+		}
+	}
+}
+
+// Some of both ways is tried whichever of them is faster for all, unless neither is fast enough.
+func TestInPartFollowsBothWays(t *testing.T) {
+	m := &model.Model{Blocks: make([]*nn.Block, 16)}
+	for _, c := range []struct {
+		kept, twice, part float64
+		want, other       float64
+	}{
+		{10, 12, 9, 9, 10},
+		{12, 10, 9, 9, 10},
+		{10, 12, 11, 10, 12},
+		{12, 10, 11, 10, 12},
+		{math.Inf(1), math.Inf(1), 9, math.Inf(1), 0},
+	} {
+		got, err := fasterWay(t.Context(), 0, true, func(way Gradients, from int, _ float64) (*Plan, error) {
+			p := &Plan{Model: m, Predicted: Prediction{StepSeconds: c.kept}}
+			p.Placement.Where.Inputs = []Place{Disk}
+			switch {
+			case from > 0:
+				p.Predicted.StepSeconds = c.part
+			case way == GradientsTwice:
+				p.Predicted.StepSeconds = c.twice
+			}
+			return p, nil
+		})
+		if err != nil || got.Predicted.StepSeconds != c.want || got.OtherStepSeconds != c.other {
+			t.Errorf("%v: %v s, %v s otherwise, error %v", c, got.Predicted.StepSeconds, got.OtherStepSeconds, err)
 		}
 	}
 }

@@ -144,8 +144,7 @@ func (r Request) checkGradients() error {
 	return nil
 }
 
-// chooseGradients makes a plan of the way that is asked for. Auto compares both where a plan that keeps gradients has
-// something on disk, or does not fit: arithmetic is worth more than bytes only where steps wait for a drive.
+// chooseGradients makes a plan of the way that is asked for, or of the faster one.
 func (r Request) chooseGradients(ctx context.Context, thorough bool, most float64) (*Plan, error) {
 	choose := func(way Gradients, from int, most float64) (*Plan, error) {
 		return (&chooser{Request: r.with(way), ctx: ctx, most: most, from: from}).choose(thorough)
@@ -153,6 +152,20 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 	if !r.mayChoose() {
 		return choose(r.Gradients, 0, most)
 	}
+	best, err := fasterWay(ctx, most, thorough, choose)
+	if err == nil {
+		err = ctx.Err()
+	}
+	return best, err
+}
+
+// chooseWay makes a plan of a way, with gradients computed twice from a layer on, whose steps take at most so many
+// seconds; 0: any.
+type chooseWay func(way Gradients, from int, most float64) (*Plan, error)
+
+// fasterWay compares both ways where a plan that keeps gradients has something on disk, or does not fit: arithmetic is
+// worth more than bytes only where steps wait for a drive. A thorough one then tries some of each.
+func fasterWay(ctx context.Context, most float64, thorough bool, choose chooseWay) (*Plan, error) {
 	kept, err := choose(GradientsKept, 0, most)
 	if ctx.Err() != nil || err == nil && !kept.anyOnDisk() {
 		return kept, err
@@ -173,24 +186,24 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 		best, other = twice, kept
 	}
 	best.OtherStepSeconds = finite(other.Predicted.StepSeconds)
-	if thorough && best == twice {
-		best = r.inPart(best, func(from int, most float64) (*Plan, error) { return choose(GradientsTwice, from, most) })
+	if thorough && finite(best.Predicted.StepSeconds) > 0 { // else all take longer than is asked for
+		best = inPart(best, choose)
 	}
-	return best, ctx.Err()
+	return best, nil
 }
 
 // inPart looks for a layer from which on gradients are computed twice that makes steps faster than the best way for
-// all: gradients of the lowest blocks are kept then. An eighth of the blocks is tried first, and more and fewer if that
-// is faster. Updates of kept gradients wait for the norm, and then have only the second half of the step to be done in,
+// all, whichever it is: gradients of the lowest blocks are kept then. An eighth of the blocks is tried first, and more
+// and fewer if that is faster. Updates of kept gradients wait for the norm, and then have only the second half of the step to be done in,
 // so more blocks than these were never better (docs/log.md).
-func (r Request) inPart(best *Plan, choose func(from int, most float64) (*Plan, error)) *Plan {
+func inPart(best *Plan, choose chooseWay) *Plan {
 	whole := best
 	for _, eighths := range []float64{1, 2, 0.5} {
 		kept := int(eighths * float64(best.blocks()) / 8)
 		if kept == 0 {
 			continue
 		}
-		p, err := choose(1+kept, best.Predicted.StepSeconds)
+		p, err := choose(GradientsTwice, 1+kept, best.Predicted.StepSeconds)
 		if err != nil || p.Predicted.StepSeconds >= best.Predicted.StepSeconds {
 			if best == whole {
 				break
