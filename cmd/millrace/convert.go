@@ -20,7 +20,7 @@ type convertCmd struct {
 	File  string `arg:"" complete:"FILE" name:"train.yaml" help:"File of LLaMA-Factory, Axolotl, TRL, verl, or Hugging Face's TrainingArguments; YAML, JSON, or a script that starts TRL or verl."`
 	Out   string `arg:"" optional:"" complete:"FILE" name:"run.yaml" help:"Run file to write; by default standard output. An existing file is not overwritten."`
 	JSON  bool   `help:"Print settings, keys left out and open decisions as JSON."`
-	Force bool   `help:"Write a run file even of what Millrace cannot train, such as a model with experts or a preference loss."`
+	Force bool   `help:"Write a run file even of what Millrace cannot train, such as adapters (LoRA) or images."`
 }
 
 func (*convertCmd) Help() string {
