@@ -159,8 +159,8 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 	return best, err
 }
 
-// chooseWay makes a plan of a way, with gradients computed twice from a layer on, whose steps take at most so many
-// seconds; 0: any.
+// chooseWay makes a plan of a way, with gradients computed twice from a layer on. Steps of more than most seconds may be
+// predicted to take forever; 0 is no limit.
 type chooseWay func(way Gradients, from int, most float64) (*Plan, error)
 
 // fasterWay compares both ways where a plan that keeps gradients has something on disk, or does not fit: arithmetic is
