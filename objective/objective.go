@@ -87,6 +87,7 @@ type Needs struct {
 	Prompts    bool // prompts have targets, too
 	Scores     bool // the model ends in scores of texts: a sequence has one target, where LogProbs has its score
 	Rollouts   bool // they are answers that were sampled, with rewards: see [Rewarded]
+	Rewards    bool // and learns from the rewards: without, they may have none
 	Sampler    bool // and these have log-probabilities of their sampler
 	Old        bool // and those from before the first update
 	OldOfStart bool // which the run itself finds, before its first update with the answers

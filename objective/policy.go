@@ -52,7 +52,7 @@ const UnknownLogProb float32 = 1
 
 func newPolicy(k *kind, s Settings) *ofPolicy {
 	o := &ofPolicy{settings: s, needs: k.needs, of: *policyLossNamed(s.Losses[0])}
-	o.needs.Reference = *s.KL > 0 || o.of.imitates
+	o.needs.Reference, o.needs.Rewards = *s.KL > 0 || o.of.imitates, !o.of.imitates
 	isOwn := s.Old == OldOfModel && (*s.OffPolicyThreshold > 0 || s.Rejection != "") // which nothing is far from
 	o.needs.Sampler = o.of.readsSampler || s.Old == OldOfSampler || isOwn
 	o.needs.Old, o.needs.OldOfStart = s.Old == OldOfData || s.Old == OldOfStart, s.Old == OldOfStart
@@ -210,9 +210,9 @@ func (a *answer) read(o *ofPolicy, q *Sequence, advantage float64) {
 func (a *answer) addKL(o *ofPolicy) {
 	beta := *o.settings.KL
 	switch {
-	case beta == 0 || o.of.imitates:
+	case beta == 0 && !o.of.imitates:
 		return
-	case o.of.whole || o.of.criticized: // it is in the rewards
+	case o.of.whole || o.of.criticized || o.of.imitates: // it is in the rewards, or is what the answer learns from
 		for i, ref := range a.ref {
 			a.kl = append(a.kl, a.old[i]-ref)
 		}

@@ -44,7 +44,7 @@ func TestDefaults(t *testing.T) {
 			Clip: []float64{0.2, 0.28}, Delta: new(0.0), KL: new(0.0), KLTau: new(1e-3), Advantage: "group", Old: "now",
 			Correction: "token_truncate", CorrectionMin: new(0.0), CorrectionMax: new(2.0), Normalizer: "tokens",
 			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0)}},
-			Needs{Rollouts: true}},
+			Needs{Rollouts: true, Rewards: true}},
 		{Settings{Type: "policy", Losses: []string{"grpo"}, Policy: Policy{KL: new(0.1), Old: "sampler"}},
 			Settings{Type: "policy", Losses: []string{"grpo"}, Policy: Policy{Clip: []float64{0.2, 0.2},
 				Delta: new(0.0), KL: new(0.1), KLTau: new(1e-3), Advantage: "group", Old: "sampler", Correction: "none",
@@ -56,7 +56,7 @@ func TestDefaults(t *testing.T) {
 			Correction: "token_truncate", CorrectionMin: new(0.0), CorrectionMax: new(2.0), Normalizer: "tokens",
 			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0), Critic: "shared", Lambda: new(0.95), VFCoef: new(0.1),
 			ClipValue: new(0.2)}},
-			Needs{Rollouts: true, Old: true, Values: true, OldValues: true}},
+			Needs{Rollouts: true, Rewards: true, Old: true, Values: true, OldValues: true}},
 		{Settings{Type: "ppo", Beta: 1}, Settings{Type: "ppo", Beta: 1}, Needs{}},
 	} {
 		if got := x.given.Resolved(); !reflect.DeepEqual(got, x.want) {

@@ -294,6 +294,9 @@ type RL struct {
 	// Prompts of a round at most where groups whose answers all have the same reward are replaced by those of further
 	// prompts; 0: such groups stay.
 	MaxGroups int `yaml:"max_groups,omitempty"`
+	// The memory that the reference of `objective` takes besides the run, while it reads the answers of a round:
+	// `{host: 8GiB, device: 4GiB}`. See [a reference](rl.md#a-reference).
+	ReferenceMemory ModelMemory `yaml:"reference_memory,omitempty,flow"`
 }
 
 // Precision has the types that are computed in and kept.
@@ -560,7 +563,9 @@ func (c *Config) Settings(rates optim.Schedule, fingerprint string) map[string]s
 		all["objective"] = c.Objective.String()
 	}
 	if delete(all, "rl"); c.RL.Asked() {
-		all["rl"] = c.RL.String()
+		loop := c.RL
+		loop.ReferenceMemory = ModelMemory{} // which changes no bit
+		all["rl"] = loop.String()
 	}
 	if len(c.ChatTemplateKwargs) == 0 {
 		delete(all, "chat_template_kwargs")

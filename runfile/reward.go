@@ -45,7 +45,7 @@ type Reward struct {
 	// A model that scores texts: its directory or hub id, or the output directory of a run.
 	Model string `yaml:"model,omitempty"`
 	// The memory that it takes while it scores, besides the run's.
-	Memory RewardMemory `yaml:"memory,omitempty,flow"`
+	Memory ModelMemory `yaml:"memory,omitempty,flow"`
 	// Variables of the environment that a command has besides PATH and HOME.
 	Env []string `yaml:"env,omitempty,flow"`
 	// The factor of the reward in the sum of all.
@@ -56,14 +56,14 @@ type Reward struct {
 	Workers int `yaml:"workers,omitempty"`
 }
 
-// RewardMemory bounds the memory that a reward's model takes besides the run.
-type RewardMemory struct {
+// ModelMemory bounds the memory that a second model of a loop takes besides the run: one that judges, or a reference.
+type ModelMemory struct {
 	Device Bytes `yaml:"device,omitempty"` // of another memory than the host's
 	Host   Bytes `yaml:"host,omitempty"`
 }
 
 // Budgets are the budgets of a run of the model alone.
-func (m RewardMemory) Budgets() Memory {
+func (m ModelMemory) Budgets() Memory {
 	return Memory{Device: m.Device, Host: m.Host, Disk: Bytes{none: true}}
 }
 
@@ -171,7 +171,7 @@ func (r *Reward) checkKeys() error {
 		{"max", r.Max != 0, r.Type == RewardLength, "type length"},
 		{"cache", r.Cache != 0, r.Type == RewardLength, "type length"},
 		{"env", len(r.Env) > 0, isProgram, "commands"},
-		{"memory", r.Memory != (RewardMemory{}), r.Model != "", "models"},
+		{"memory", r.Memory != (ModelMemory{}), r.Model != "", "models"},
 		{"timeout", r.Timeout != 0, isProgram || r.URL != "", "commands and servers"},
 		{"workers", r.Workers != 0, isProgram || r.URL != "", "commands and servers"},
 	} {

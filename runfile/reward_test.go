@@ -80,7 +80,7 @@ func TestRewardsRefuse(t *testing.T) {
 		{Reward{Name: "a", Type: RewardExact, Timeout: Wait(time.Second)}, "timeout is for commands and servers"},
 		{Reward{Name: "a", Model: "m", Workers: 2}, "workers is for commands and servers"},
 		{Reward{Name: "a", Model: "m"}, "memory.host is missing"},
-		{Reward{Name: "a", URL: "http://a", Memory: RewardMemory{Host: Bytes{N: 1}}}, "memory is for models"},
+		{Reward{Name: "a", URL: "http://a", Memory: ModelMemory{Host: Bytes{N: 1}}}, "memory is for models"},
 		{Reward{Name: "a", Type: RewardNumber, Pattern: "x"}, "pattern is for type regex"},
 		{Reward{Name: "a", Type: RewardRegex}, "pattern is missing"},
 		{Reward{Name: "a", Type: RewardRegex, Pattern: `(a)\1`}, "Go's (RE2)"},

@@ -127,14 +127,20 @@ func (c *Config) checkLoop(of objective.Objective) error {
 	case of.Needs().Old:
 		return bad("objective.old is %s, and a loop has the log-probabilities of its own sampler for that: set it to "+
 			"sampler, or leave it out", c.Objective.Old)
-	case of.Needs().Reference:
-		return bad("rl: objective %s with kl %g or a loss such as ref_kl compares with a reference, which a loop cannot do "+
-			"yet: set objective.kl to 0 (and another loss), or have a loop outside write ref into rollouts", c.Objective.Type,
-			c.Objective.KL.Value)
+	case of.Needs().Reference && c.Objective.Reference == ReferenceData:
+		return bad("objective.reference is %s, and a loop samples its own answers, of which no file has what a reference "+
+			"says: set it to %s, or to a model's directory", ReferenceData, ReferenceStart)
+	case of.Needs().Reference && l.ReferenceMemory.Host.N == 0:
+		return bad("rl.reference_memory.host is missing: say how much the reference (objective.reference: %s) may take "+
+			"besides the run, such as rl.reference_memory: {host: 8GiB}, and give memory.host so much less",
+			c.Objective.Reference)
+	case !of.Needs().Reference && l.ReferenceMemory != ModelMemory{}:
+		return bad("rl.reference_memory is given, and the objective compares with no reference: set objective.kl, or leave " +
+			"it out")
 	case c.MaxSteps == 0:
 		return bad("rl: max_steps is missing: how many steps an epoch has is known only when its answers are sampled; say " +
 			"how many steps the loop takes")
-	case len(l.Reward) == 0:
+	case len(l.Reward) == 0 && of.Needs().Rewards:
 		return bad("rl.reward is missing: list what judges answers, such as [{name: math, command: [python3, score.py]}]")
 	case l.PromptsPerStep < 1 || l.PromptsPerStep > mostPrompts:
 		return bad("rl.prompts_per_step is %d: it must be between 1 and %d", l.PromptsPerStep, mostPrompts)
@@ -160,6 +166,8 @@ func (c *Config) checkLoop(of objective.Objective) error {
 	case l.MaxGroups > 0 && l.Samples == 1:
 		return bad("rl.max_groups replaces groups whose rewards are equal, and rl.samples is 1: raise rl.samples, or leave " +
 			"rl.max_groups out")
+	case l.MaxGroups > 0 && len(l.Reward) == 0:
+		return bad("rl.max_groups replaces groups whose rewards are equal, and rl.reward has none: leave it out")
 	}
 	for _, s := range c.Datasets {
 		if s.Weight != 0 && s.Weight != 1 {

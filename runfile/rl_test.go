@@ -25,21 +25,34 @@ max_steps: 3
 		c.Objective.Old != "sampler" {
 		t.Errorf("with several updates old is %s, %v", c.Objective.Old, err)
 	}
+	const taught = "{type: policy, loss: ref_kl, reference: teacher}\nrl: {max_tokens: 8, reference_memory: {host: 1GiB}}"
+	without := strings.Replace(good, "{type: policy}\nrl: {max_tokens: 8, reward: [{name: math, type: number}]}", taught, 1)
+	if _, err := Parse([]byte(without)); err != nil {
+		t.Errorf("a loop that learns from a teacher needs no reward: %v", err)
+	}
+	if _, err := Parse([]byte(strings.Replace(without, "max_tokens: 8", "max_tokens: 8, max_groups: 99", 1))); err == nil ||
+		!strings.Contains(err.Error(), "rl.max_groups replaces groups whose rewards are equal, and rl.reward has none") {
+		t.Errorf("without rewards no group is replaced: %v", err)
+	}
 	for want, change := range map[string][2]string{
 		"rl: objective.type is sft":                       {"{type: policy}", "{type: sft}"},
 		"is of type rollouts, and a loop samples its own": {"type: prompts", "type: rollouts"},
 		"only a loop of reinforcement learning trains on": {
 			"rl: {max_tokens: 8, reward: [{name: math, type: number}]}", ""},
-		"rl: max_steps is missing":                          {"max_steps: 3", "epochs: 3"},
-		"rl.reward is missing":                              {", reward: [{name: math, type: number}]", ""},
-		"rl.reward[0]: it has no judge":                     {", type: number", ""},
-		"rl.max_tokens is 5000, and sequence_len 2048":      {"max_tokens: 8", "max_tokens: 5000"},
-		"rl.max_groups is 3, and a round has 64 prompts":    {"max_tokens: 8", "max_tokens: 8, max_groups: 3"},
-		"rl.temperature is 1000":                            {"max_tokens: 8", "max_tokens: 8, temperature: 1000"},
-		"objective.old is data, and a loop has":             {"{type: policy}", "{type: policy, old: data}"},
-		"compares with a reference, which a loop cannot do": {"{type: policy}", "{type: policy, kl: 0.1}"},
-		"weight is 2, and a loop takes each prompt once":    {"type: prompts", "type: prompts, weight: 2"},
-		`"other" is no sampler: use own`:                    {"max_tokens: 8", "max_tokens: 8, sampler: other"},
+		"rl: max_steps is missing":                       {"max_steps: 3", "epochs: 3"},
+		"rl.reward is missing":                           {", reward: [{name: math, type: number}]", ""},
+		"rl.reward[0]: it has no judge":                  {", type: number", ""},
+		"rl.max_tokens is 5000, and sequence_len 2048":   {"max_tokens: 8", "max_tokens: 5000"},
+		"rl.max_groups is 3, and a round has 64 prompts": {"max_tokens: 8", "max_tokens: 8, max_groups: 3"},
+		"rl.temperature is 1000":                         {"max_tokens: 8", "max_tokens: 8, temperature: 1000"},
+		"objective.old is data, and a loop has":          {"{type: policy}", "{type: policy, old: data}"},
+		"rl.reference_memory.host is missing: say how much the reference (objective.reference: start)": {"{type: policy}",
+			"{type: policy, kl: 0.1}"},
+		"rl.reference_memory is given, and the objective compares with no reference": {"max_tokens: 8",
+			"max_tokens: 8, reference_memory: {host: 1GiB}"},
+		"objective.reference is data, and a loop samples": {"{type: policy}", "{type: policy, kl: 0.1, reference: data}"},
+		"weight is 2, and a loop takes each prompt once":  {"type: prompts", "type: prompts, weight: 2"},
+		`"other" is no sampler: use own`:                  {"max_tokens: 8", "max_tokens: 8, sampler: other"},
 		"rl.sampler: engine is \"tgi\"": {"max_tokens: 8",
 			"max_tokens: 8, sampler: {url: 'http://h:1', engine: tgi, dir: d}"},
 	} {

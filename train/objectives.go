@@ -167,6 +167,9 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 	}
 	o := reference.Options{Model: r.src, Weights: r.src.Base.WeightsSHA256, Init: c.Init, Seed: c.Seed,
 		TopK: needs.TopK, Temperature: needs.Temperature, Memory: c.Budgets()}
+	if r.rounds != nil {
+		o.Memory = c.RL.ReferenceMemory.Budgets()
+	}
 	key, name := "reference", c.Objective.Reference
 	if needs.TopK > 0 {
 		key, name = "teacher", c.Objective.Teacher
@@ -184,6 +187,10 @@ func (r *Run) openReference(ctx context.Context) (err error) {
 		return err
 	}
 	o.Numerics.SequenceLen = c.SequenceLen
+	if r.rounds != nil { // whose answers are not there yet
+		r.rounds.reference, err = reference.OpenRounds(ctx, r.env, r.dev, o, c.RL.PromptsPerStep*c.RL.Samples)
+		return err
+	}
 	parts := r.data.Parts()
 	r.aim.held = len(parts)
 	if r.held != nil {

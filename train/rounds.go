@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"time"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
@@ -27,6 +28,8 @@ type rounds struct {
 	tok   tokenizer.Tokenizer
 	place rl.Place // after the latest step
 
+	reference *reference.Rounds // that the objective compares with; nil: with none
+
 	served *Served // by which server answers are sampled; nil: the run samples
 
 	// The round that steps are taken of; loader is nil between rounds.
@@ -34,6 +37,7 @@ type rounds struct {
 	data    *data.Dataset
 	loader  *data.Loader
 	steps   int                // of the round
+	said    *reference.Set     // what the reference says of its answers
 	figures map[string]float64 // for the record of its next step
 	noted   bool               // that a round takes several steps
 }
@@ -134,10 +138,19 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 			return err
 		}
 	}
+	figures := maps.Clone(m.Figures)
+	if s.reference != nil {
+		began := time.Now()
+		s.said, err = s.reference.Open(ctx, filepath.Join(s.loop.Dir, rl.ReferenceName(m.Round)), s.data.Parts()[0])
+		if err != nil {
+			return fmt.Errorf("round %d: %w", m.Round, err)
+		}
+		r.aim.reference, figures["reference_sec"] = s.said, time.Since(began).Seconds()
+	}
 	if s.loader, err = data.NewLoader(s.data, r.loading(r.config.RL.Iterations)); err != nil {
 		return fmt.Errorf("round %d: %w", m.Round, err)
 	}
-	s.end, s.steps, s.figures = m.End, s.loader.Steps(), maps.Clone(m.Figures)
+	s.end, s.steps, s.figures = m.End, s.loader.Steps(), figures
 	if s.place.Taken > 0 {
 		s.figures = nil
 		return s.loader.Seek(s.place.Rows)
@@ -168,7 +181,10 @@ func (s *rounds) closeRound() (err error) {
 	if s.data != nil {
 		err = errors.Join(err, s.data.Close())
 	}
-	s.loader, s.data = nil, nil
+	if s.said != nil {
+		err = errors.Join(err, s.said.Close())
+	}
+	s.loader, s.data, s.said = nil, nil, nil
 	return err
 }
 
@@ -210,6 +226,6 @@ func (t *trainer) sampled() map[string]float64 {
 	}
 	t.leaveOut()
 	figures := t.rounds.figures
-	t.summary.RolloutSec += figures["rollout_sec"] + figures["score_sec"]
+	t.summary.RolloutSec += figures["rollout_sec"] + figures["score_sec"] + figures["reference_sec"]
 	return figures
 }

@@ -30,7 +30,7 @@ func TestLoopWithRewardModel(t *testing.T) {
 	}
 	c.MaxSteps = 2
 	c.RL.Reward = append(c.RL.Reward, runfile.Reward{Name: "rm", Model: dir,
-		Memory: runfile.RewardMemory{Host: runfile.Bytes{N: 1 << 30}}})
+		Memory: runfile.ModelMemory{Host: runfile.Bytes{N: 1 << 30}}})
 	for i, m := range loopRecords(t, c) {
 		if std := m.Objective["rewards/rm/std"]; !(std > 0) || m.Objective["rewards/rm/failed"] != 0 {
 			t.Errorf("step %d: %v", i+1, m.Objective)

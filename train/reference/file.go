@@ -92,8 +92,8 @@ type file struct {
 	key    xxh3.Uint128
 	chunks []chunk
 	f      *os.File
-	whole  int // chunks that are there
-	path   string
+	whole  int       // chunks that are there
+	path   string    // of the whole file; open makes one of the key where it is empty
 	lock   io.Closer // of a file that is being made; nil: no other process makes it
 	isTemp bool      // it is gone when it is closed
 }
@@ -118,7 +118,9 @@ func (f *file) open(dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f.path = filepath.Join(dir, fmt.Sprintf("%x%s", f.key.Bytes(), FileSuffix))
+	if f.path == "" {
+		f.path = filepath.Join(dir, fmt.Sprintf("%x%s", f.key.Bytes(), FileSuffix))
+	}
 	if f.f, err = vfs.OpenRegular(f.path); err == nil {
 		if err := f.check(); err == nil && f.isWhole() {
 			return nil

@@ -10,7 +10,7 @@
 // attention says why). So the evaluation packs documents as it likes, and a policy that is the reference has the same
 // numbers in its first step.
 //
-// [Scorers] evaluate reward models in the same way, with answers that a run has sampled: they are read again for each
+// [Rounds] does that with the answers of each round of a loop, in a file next to theirs. [Scorers] evaluate reward models in the same way, with answers that a run has sampled: they are read again for each
 // step, and nothing is kept.
 package reference
 
@@ -221,6 +221,12 @@ func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devi
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.what(), err)
 	}
+	return o.evaluatePlanned(ctx, e, dev, p, files)
+}
+
+// evaluatePlanned brings the model into memory by a plan, computes what files lack, and gives the memory back.
+func (o Options) evaluatePlanned(ctx context.Context, e *session.Env, dev *session.Devices, p *plan.Plan,
+	files []*file) (err error) {
 	s, err := e.OpenSession(ctx, p, dev, session.SessionOptions{StateDirs: o.Memory.Path,
 		Fill: func(ctx context.Context, s *session.Session) error {
 			return source.Fill(ctx, s, o.Model, o.Init, o.Seed)
@@ -228,7 +234,7 @@ func (o Options) evaluate(ctx context.Context, e *session.Env, dev *session.Devi
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.what(), err)
 	}
-	defer s.Close()
+	defer func() { err = cmp.Or(err, s.Close()) }()
 	return o.evaluateBy(ctx, e, s, files)
 }
 
@@ -248,6 +254,11 @@ func (o Options) evaluateBy(ctx context.Context, e *session.Env, s *session.Sess
 			values, err := o.evaluateChunk(ctx, s, f, f.chunks[f.whole])
 			if err != nil {
 				return fmt.Errorf("%s: %w", o.what(), err)
+			}
+			if e.Tests.Reached != nil {
+				if err := e.Tests.Reached("reference"); err != nil {
+					return err
+				}
 			}
 			if err := f.append(values); err != nil {
 				return o.notThere(err)

@@ -54,7 +54,7 @@ func TestScorers(t *testing.T) {
 	}
 	defer dev.Close()
 	n := plan.Numerics{Compute: tensor.F32, Master: optim.F32, SequenceLen: 96}
-	spec := runfile.Reward{Name: "rm", Model: dir, Memory: runfile.RewardMemory{Host: runfile.Bytes{N: 1 << 30}}}
+	spec := runfile.Reward{Name: "rm", Model: dir, Memory: runfile.ModelMemory{Host: runfile.Bytes{N: 1 << 30}}}
 	s, err := OpenScorers(t.Context(), env, dev, []runfile.Reward{spec}, n, 4)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestScorersRefuse(t *testing.T) {
 		{scoringModel(t), 1 << 10, "rl.reward[0] (rm): memory.host: the run needs"},
 		{filepath.Join(t.TempDir(), "missing"), 1 << 30, "rl.reward[0] (rm): "},
 	} {
-		spec := runfile.Reward{Name: "rm", Model: c.dir, Memory: runfile.RewardMemory{Host: runfile.Bytes{N: c.bytes}}}
+		spec := runfile.Reward{Name: "rm", Model: c.dir, Memory: runfile.ModelMemory{Host: runfile.Bytes{N: c.bytes}}}
 		_, err := OpenScorers(t.Context(), env, dev, []runfile.Reward{spec}, n, 4)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
