@@ -30,7 +30,7 @@ func TestFiles(t *testing.T) {
 		"axolotl.yml": Axolotl, "trainer.json": HFTrainer, "trl.yaml": TRL, "llamafactory-v1.yaml": LLaMAFactoryV1,
 		"llamafactory-dpo.yaml": LLaMAFactory, "axolotl-orpo.yml": Axolotl, "axolotl-kto.yml": Axolotl, "trl-dpo.yaml": TRL,
 		"simpo.yaml": TRL, "trl-grpo.yaml": TRL, "trl-rloo.yaml": TRL, "trl-gspo.sh": TRL, "verl-dapo.sh": Verl,
-		"verl.yaml": Verl} {
+		"verl-ppo.sh": Verl, "verl.yaml": Verl} {
 		t.Run(name, func(t *testing.T) {
 			doc := read(t, name)
 			r, err := File(name, doc)

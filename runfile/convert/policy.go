@@ -6,11 +6,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/objective"
-	"github.com/millrace/millrace/runfile"
 )
 
 // rewarded is the objective of files that learn from rewards of answers: GRPO and its kin.
@@ -116,30 +114,17 @@ func (c *conversion) advantage(loss, how string, from ...string) {
 
 // divergence adds the coefficient of the divergence from the reference.
 func (c *conversion) divergence(kl float64, plain bool, from ...string) {
-	switch {
-	case kl <= 0:
+	if kl <= 0 {
 		c.dismiss("the file has no divergence from a reference", given(from...)...)
-		return
-	case !loopsCompare():
-		keys := plainList(given(from...))
-		if keys == "" {
-			keys = "beta, which the file does not say"
-		}
-		c.cannot(given(from...), "%s: it asks for a divergence from a reference, at %s, and a loop compares with none yet; "+
-			"rollouts of a loop outside can have ref", keys, numeral(kl))
 		return
 	}
 	if c.goal.number("kl", kl, from...); plain {
 		c.goal.part("kl_plain", "true")
 	}
+	c.loop.part("reference_memory", "{host: 8GiB}")
+	c.decide(nil, "rl.reference_memory: what the reference, the model as it begins, may take besides the run; 8GiB is a "+
+		"guess")
 }
-
-// loopsCompare reports whether a loop can hold the model to a reference.
-var loopsCompare = sync.OnceValue(func() bool {
-	_, err := runfile.Parse([]byte("model: m\noutput_dir: o\ndatasets: [{path: p.jsonl, type: prompts}]\nmax_steps: 1\n" +
-		"objective: {type: policy, kl: 0.1}\nrl: {reward: [{name: r, url: \"http://127.0.0.1:1\"}]}\n"))
-	return err == nil
-})
 
 // setLoop makes the settings of the loop, and those of a step that follow from it.
 func (c *conversion) setLoop(updates float64, updatesFrom ...string) {

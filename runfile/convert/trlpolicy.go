@@ -20,7 +20,7 @@ func (c *conversion) policyOfTRL() {
 	kl, klFrom := c.numberAt(usualKL, "beta")
 	correctedKey, corrected := c.take("use_bias_correction_kl")
 	plain := correctedKey != "" && isOff(corrected) && !isRLOO
-	if c.divergence(kl, plain, klFrom, correctedKey); klFrom == "" && kl > 0 && loopsCompare() {
+	if c.divergence(kl, plain, klFrom, correctedKey); klFrom == "" && kl > 0 {
 		c.goal.how = append(c.goal.how, fmt.Sprintf("the file does not say beta; TRL has %s", numeral(kl)))
 	}
 	if key, v := c.take("off_policy_mask_threshold"); key != "" {

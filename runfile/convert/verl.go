@@ -58,6 +58,7 @@ func (c *conversion) verl() {
 	loss := c.lossOfVerl()
 	c.advantageOfVerl(loss)
 	c.divergenceOfVerl()
+	c.entropyOfVerl()
 	c.correctionOfVerl()
 	updates, from := c.roundOfVerl()
 	c.samplerOfVerl()
@@ -106,7 +107,9 @@ func (c *conversion) lossOfVerl() (loss string) {
 	}
 	switch of := textOf(mode); of {
 	case "", "vanilla":
-		if loss = "dapo"; divisor == "answers" {
+		if loss = "dapo"; c.hasCritic() {
+			loss = "ppo"
+		} else if divisor == "answers" {
 			loss = "grpo"
 		} else if divisor == "max_tokens" {
 			loss = "dr_grpo"
@@ -123,6 +126,11 @@ func (c *conversion) lossOfVerl() (loss string) {
 		c.cannot([]string{modeKey}, "%s is %s: Millrace has no such loss; it has vanilla, gspo, sapo and cispo of verl's",
 			modeKey, shown(mode))
 	}
+	if c.hasCritic() && loss != "ppo" {
+		c.cannot(given(modeKey), "%s is %s, and advantages are of a critic (gae): Millrace has a critic with the loss "+
+			"vanilla of verl's alone", modeKey, shown(mode))
+		loss = "ppo"
+	}
 	c.goal.from = append(c.goal.from, given(modeKey, aggregateKey)...)
 	c.clipped(loss, clip, bothKey, lowKey, highKey)
 	if divisor != (objective.Settings{Type: rewarded, Losses: []string{loss}}).Resolved().Normalizer {
@@ -135,7 +143,8 @@ func (c *conversion) lossOfVerl() (loss string) {
 			c.decide(given(key), "objective.max_tokens: %s is %s, which divides the sums in its place", key, numeral(x))
 		}
 	}
-	if x, key := c.numberAt(3, verlActor+"clip_ratio_c"); loss == "dapo" || loss == "grpo" || loss == "dr_grpo" {
+	if x, key := c.numberAt(3, verlActor+"clip_ratio_c"); slices.Contains([]string{"dapo", "grpo", "dr_grpo", "ppo"},
+		loss) {
 		if c.goal.number("delta", x, key); key == "" {
 			c.goal.how = append(c.goal.how, "verl bounds ratios of answers that are worse than expected at 3 (clip_ratio_c)")
 		}
@@ -169,8 +178,10 @@ func (c *conversion) advantageOfVerl(loss string) {
 	case "reinforce_plus_plus_baseline":
 		how = "reinforce++"
 	case "gae", "":
-		c.cannot(given(key), "algorithm.adv_estimator is gae, PPO with a critic of its own: convert writes runs without "+
-			"one; docs/rl.md has PPO with a shared critic")
+		c.goal.from = append(c.goal.from, given(key)...)
+		c.dismiss("advantages of a critic are always whitened", given(stdKey)...)
+		c.criticOfVerl()
+		return
 	default:
 		c.cannot([]string{key}, "%s is %s: Millrace has no such advantage; it has grpo, rloo, gdpo and "+
 			"reinforce_plus_plus_baseline of verl's", key, shown(v))
@@ -181,10 +192,15 @@ func (c *conversion) advantageOfVerl(loss string) {
 			c.dismiss("these advantages do not read it", from)
 		}
 	}
+	c.dismiss("these advantages need no critic", c.keysOfCritic()...)
 }
 
 // divergenceOfVerl adds the divergence from the reference, which verl has in the loss or in the rewards.
 func (c *conversion) divergenceOfVerl() {
+	if c.hasCritic() {
+		c.penaltyOfVerl()
+		return
+	}
 	key, v := c.take(verlActor + "use_kl_loss")
 	kl, klKey := c.numberAt(0.001, verlActor+"kl_loss_coef")
 	kindKey, kind := c.take(verlActor + "kl_loss_type")
@@ -205,11 +221,15 @@ func (c *conversion) divergenceOfVerl() {
 		"algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")
 	c.take(keys...)
 	if isOn(on) {
-		c.cannot(append(keys, inReward), "algorithm.use_kl_in_reward is on: Millrace has the divergence in the loss "+
-			"(objective.kl), and not in rewards by token")
+		c.cannot(append(keys, inReward), "algorithm.use_kl_in_reward is on, with advantages of groups: Millrace has the "+
+			"divergence in the loss (objective.kl) of these, and in rewards of tokens with a critic alone (gae)")
 	} else {
 		c.dismiss("algorithm.use_kl_in_reward is off", append(keys, given(inReward)...)...)
 	}
+}
+
+// entropyOfVerl says that there is no bonus for entropy.
+func (c *conversion) entropyOfVerl() {
 	if x, key := c.numberAt(0, verlActor+"entropy_coeff", verlActor+"entropy_coef"); x != 0 {
 		c.decide([]string{key}, "%s is %s, which changes the result: Millrace has no entropy bonus; a wider upper clip "+
 			"keeps answers different", key, numeral(x))
