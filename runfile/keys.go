@@ -294,9 +294,17 @@ type RL struct {
 	// Prompts of a round at most where groups whose answers all have the same reward are replaced by those of further
 	// prompts; 0: such groups stay.
 	MaxGroups int `yaml:"max_groups,omitempty"`
-	// The memory that the reference of `objective` takes besides the run, while it reads the answers of a round:
-	// `{host: 8GiB, device: 4GiB}`. See [a reference](rl.md#a-reference).
-	ReferenceMemory ModelMemory `yaml:"reference_memory,omitempty,flow"`
+	// What the reference of `objective` may take besides the run.
+	ReferenceMemory ModelMemory `yaml:"reference_memory,omitempty,flow" resume:"free"`
+}
+
+// ModelMemory bounds the memory that a second model of a loop takes besides the run: one that judges, or a reference.
+type ModelMemory struct {
+	// The device's memory that a [reference](rl.md#a-reference) of a loop takes besides the run. Its weights stream within
+	// that.
+	Device Bytes `yaml:"device,omitempty" unset:"required with a reference on a GPU"`
+	// The host's memory that it takes: its weights, and some 70 MiB for the program.
+	Host Bytes `yaml:"host,omitempty" unset:"required with a reference"`
 }
 
 // Precision has the types that are computed in and kept.

@@ -56,12 +56,6 @@ type Reward struct {
 	Workers int `yaml:"workers,omitempty"`
 }
 
-// ModelMemory bounds the memory that a second model of a loop takes besides the run: one that judges, or a reference.
-type ModelMemory struct {
-	Device Bytes `yaml:"device,omitempty"` // of another memory than the host's
-	Host   Bytes `yaml:"host,omitempty"`
-}
-
 // Budgets are the budgets of a run of the model alone.
 func (m ModelMemory) Budgets() Memory {
 	return Memory{Device: m.Device, Host: m.Host, Disk: Bytes{none: true}}

@@ -26,11 +26,13 @@ max_steps: 3
 		t.Errorf("with several updates old is %s, %v", c.Objective.Old, err)
 	}
 	const taught = "{type: policy, loss: ref_kl, reference: teacher}\nrl: {max_tokens: 8, reference_memory: {host: 1GiB}}"
-	without := strings.Replace(good, "{type: policy}\nrl: {max_tokens: 8, reward: [{name: math, type: number}]}", taught, 1)
+	without := strings.Replace(good, "{type: policy}\nrl: {max_tokens: 8, reward: [{name: math, type: number}]}", taught,
+		1)
 	if _, err := Parse([]byte(without)); err != nil {
 		t.Errorf("a loop that learns from a teacher needs no reward: %v", err)
 	}
-	if _, err := Parse([]byte(strings.Replace(without, "max_tokens: 8", "max_tokens: 8, max_groups: 99", 1))); err == nil ||
+	more := strings.Replace(without, "max_tokens: 8", "max_tokens: 8, max_groups: 99", 1)
+	if _, err := Parse([]byte(more)); err == nil ||
 		!strings.Contains(err.Error(), "rl.max_groups replaces groups whose rewards are equal, and rl.reward has none") {
 		t.Errorf("without rewards no group is replaced: %v", err)
 	}

@@ -10,8 +10,8 @@
 // attention says why). So the evaluation packs documents as it likes, and a policy that is the reference has the same
 // numbers in its first step.
 //
-// [Rounds] does that with the answers of each round of a loop, in a file next to theirs. [Scorers] evaluate reward models in the same way, with answers that a run has sampled: they are read again for each
-// step, and nothing is kept.
+// [Rounds] does that with the answers of each round of a loop, in a file next to theirs. [Scorers] evaluate reward
+// models in the same way, with answers that a run has sampled: they are read again for each step, and nothing is kept.
 package reference
 
 import (

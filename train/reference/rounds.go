@@ -42,8 +42,8 @@ func OpenRounds(ctx context.Context, e *session.Env, dev *session.Devices, o Opt
 // CheckRounds refuses a budget that leaves open what a reference may take of a device with memory of its own.
 func CheckRounds(m runfile.Memory, unified bool) error {
 	if m.Device.N == 0 && !unified {
-		return errors.New("rl.reference_memory.device is missing: say how much of the device's memory the reference may take " +
-			"besides the run, such as rl.reference_memory: {host: 8GiB, device: 4GiB}, and give memory.device so much less")
+		return errors.New("rl.reference_memory.device is missing: say how much of the device's memory the reference may " +
+			"take besides the run, such as rl.reference_memory: {host: 8GiB, device: 4GiB}, and give memory.device so much less")
 	}
 	return nil
 }

@@ -45,9 +45,9 @@ type Manifest struct {
 // maxManifestBytes bounds a manifest that is read.
 const maxManifestBytes = 1 << 20
 
-// RowsName, ReferenceName and manifestName are the names of the files of a round. That of the reference has what it says
-// of the rows, in the format of package reference, and is made after the manifest: it names all that it depends on, and
-// so is whole or made again by itself.
+// RowsName, ReferenceName and manifestName are the names of the files of a round. That of the reference has what it
+// says of the rows, in the format of package reference, and is made after the manifest: it names all that it depends
+// on, and so is whole or made again by itself.
 func RowsName(round int) string      { return fmt.Sprintf("%06d.jsonl.zst", round) }
 func ReferenceName(round int) string { return fmt.Sprintf("%06d.reference.logprobs", round) }
 func manifestName(round int) string  { return fmt.Sprintf("%06d.json", round) }

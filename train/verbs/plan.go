@@ -64,6 +64,8 @@ type Planned struct {
 	LessWritten *plan.LessWritten
 	// Hosts says what the plan means for all hosts; nil: it is for one alone.
 	Hosts *HostsPlanned
+	// Reference is what the reference of a loop takes besides the plan; nil: the run has none.
+	Reference *ReferencePlanned
 }
 
 // PlanFor plans what Train would run, from config.json alone: it reads no data and no weights. For a named shape on a
@@ -130,8 +132,8 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	r = &Planned{}
 	var again func(*runfile.Config) (*plan.Plan, error) // for the cluster that env has
+	named := o.On
 	if o.elsewhere() {
-		named := o.On
 		if named == nil {
 			found, err := MachineToPlan(o.Machine)
 			if err != nil {
@@ -198,6 +200,9 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 		}
 	}
 	r.Forecast = r.Plan.Forecast(r.Machine, r.Device, c.MaxSteps)
+	if r.Reference, err = referencePlanned(ctx, env, c, m, r.Device, r.Machine, named); err != nil {
+		return nil, err
+	}
 	if r.Larger, err = r.Plan.LargerBatch(ctx); err != nil {
 		return r, err
 	}
@@ -248,6 +253,9 @@ func (r *Planned) String() string {
 	text := r.Plan.Explain(r.Device, r.Machine, r.Forecast)
 	if r.Hosts != nil {
 		text += "\n" + r.Hosts.String()
+	}
+	if r.Reference != nil {
+		text += "\n" + r.Reference.String() + "\n"
 	}
 	if r.Faster != nil {
 		text += "\n" + r.Faster.String() + "\n"
