@@ -42,9 +42,10 @@ func (c *conversion) criticOfVerl() {
 		}
 	}
 	all := c.keysOfCritic()
-	c.decide(c.present("critic.model.path", "critic.optim.lr"), "objective.critic: verl's critic is a model of its own, with "+
-		"a rate of its own (critic.optim.lr, 1e-5 where the file has none); here it is a row of numbers at the end of the "+
-		"policy, whose blocks both share: it learns at learning_rate, and vf_coef (0.1) is the share of its loss")
+	c.decide(c.present("critic.model.path", "critic.optim.lr"), "objective.critic: verl's critic is a model of its own "+
+		"(critic.model.path), with a rate of its own (critic.optim.lr, 1e-5 where the file has none); here it is a row of "+
+		"numbers at the end of the policy, whose blocks both share: it learns at learning_rate, and vf_coef (0.1) is the "+
+		"share of its loss")
 	if x, key := c.numberAt(0, "trainer.critic_warmup"); x > 0 {
 		c.decide(given(key), "%s is %s, steps in which the critic alone learns; here it learns with the policy from the "+
 			"first step on", key, numeral(x))
