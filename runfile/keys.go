@@ -294,7 +294,7 @@ type RL struct {
 	// Prompts of a round at most where groups whose answers all have the same reward are replaced by those of further
 	// prompts; 0: such groups stay.
 	MaxGroups int `yaml:"max_groups,omitempty"`
-	// What the reference of `objective` may take besides the run.
+	// The memory that the reference of `objective` may take besides the run.
 	ReferenceMemory ModelMemory `yaml:"reference_memory,omitempty,flow" resume:"free"`
 }
 

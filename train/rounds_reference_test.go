@@ -123,8 +123,8 @@ func TestHeldLoopsContinue(t *testing.T) {
 	}
 }
 
-// What the reference says of a round is made again where its file is gone, is damaged or is of another model, also
-// between two steps with the same answers.
+// The reference's file of a round is made again where it is gone, is damaged or is of another round, also between two
+// steps with the same answers.
 func TestReferenceOfARoundIsMadeAgain(t *testing.T) {
 	c := heldLoop(t, 0.05)
 	c.RL.Iterations, c.Objective.Old, c.MaxSteps = 2, "sampler", 4

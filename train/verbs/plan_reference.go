@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/train/session"
 )
 
-// ReferencePlanned is what a loop's reference takes while it reads the answers of a round, besides the run.
+// ReferencePlanned has the costs of a loop's reference while it reads the answers of a round, besides the run.
 type ReferencePlanned struct {
 	Plan    *plan.Plan
 	Passes  int     // over the answers of a round, at most
