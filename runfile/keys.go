@@ -303,7 +303,7 @@ type ModelMemory struct {
 	// The device's memory that a [reference](rl.md#a-reference) of a loop takes besides the run. Its weights stream within
 	// that.
 	Device Bytes `yaml:"device,omitempty" unset:"required with a reference on a GPU"`
-	// The host's memory that it takes: its weights, and some 70 MiB for the program.
+	// The host's memory that it takes: its weights, and for the program some 70 MiB, or 1 GiB with an NVIDIA GPU.
 	Host Bytes `yaml:"host,omitempty" unset:"required with a reference"`
 }
 

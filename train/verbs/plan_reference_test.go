@@ -43,7 +43,7 @@ func TestPlanCountsAReference(t *testing.T) {
 		!strings.Contains(fmt.Sprint(err), "rl.reference_memory.device is missing") {
 		t.Errorf("without memory of the GPU the error is %v", err)
 	}
-	if p, err = planned(1<<30, 1<<30, "rtx4090-pc-128gb"); err != nil || p.Reference.Plan.DeviceTotalBytes() > 1<<30 ||
+	if p, err = planned(2<<30, 1<<30, "rtx4090-pc-128gb"); err != nil || p.Reference.Plan.DeviceTotalBytes() > 1<<30 ||
 		!strings.Contains(p.String(), " of the device besides the run") {
 		t.Errorf("on a GPU: %+v, %v", p, err)
 	}
