@@ -137,7 +137,7 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, blo
 	mCount, mSize := split(m, blk.rows/j.size.mr*j.size.mr, j.size.mr)
 	cols := blk.cols
 	switch {
-	case j.few != nil:
+	case j.few != nil && kCount > 1:
 		cols = j.size.nr // all blocks of k of a column before the next one: rows are read to their ends
 	case j.alone:
 		cols = ceilTo(n, j.size.nr)

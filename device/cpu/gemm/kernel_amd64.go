@@ -140,20 +140,25 @@ func (q kernel512) tileOfRows(w *worker, a rowsOfUnits, b *source, first, k0, k 
 	if add {
 		sum = 1
 	}
-	rest := k - 16*b.perUnit*(int(units-1)/16) // elements in the last block
-	routines := &few512BF16
+	routines, perBlock, bits := &few512BF16, 32, 1 // elements of a block of 64 bytes, and bits of a mask for each
 	switch {
 	case !b.bf16:
-		routines = &few512F32
-		rest *= 2 // a mask of fp32 has two bits for each
+		routines, perBlock, bits = &few512F32, 16, 2
 	case b.perUnit == 1:
 		routines = &few512Widen
+	}
+	rest := bits * (k - (k-1)/perBlock*perBlock) // of the last block
+	// Of the next 16 columns it fetches what it reads of these; all of that where they are dense, and then in the order
+	// of addresses.
+	step, turn := b.stride, 64-16*b.stride
+	if b.stride == uintptr(k)*b.esize {
+		step, turn = 64, 0
 	}
 	for i := 0; i < cols; i += 16 {
 		n := min(16, cols-i)
 		w.edge.rows(b.stride, n, 16)
 		routines[a.atOnce/4](units, a.at, a.stride, b.at(first+i, k0), unsafe.Pointer(&w.edge.offsets[0]), 16*b.stride,
-			unsafe.Add(c, 4*i), ldc, uintptr(rows), sum, mask(n), mask(rest))
+			step, turn, unsafe.Add(c, 4*i), ldc, uintptr(rows), sum, mask(n), mask(rest))
 	}
 }
 
@@ -271,7 +276,7 @@ func (kernel256) round(c unsafe.Pointer, ldc uintptr, t unsafe.Pointer, rows, co
 }
 
 // few512 are routines for 1, 4 and 8 rows.
-type few512 [3]func(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,
+type few512 [3]func(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
 	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 var (
@@ -384,40 +389,40 @@ func copyWiden256x6(dst, src unsafe.Pointer, stride, k uintptr)
 func copyWiden256x16(dst, src unsafe.Pointer, stride, k uintptr)
 
 //go:noescape
-func few512F32x1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512F32x1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512F32x4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512F32x4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512F32x8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512F32x8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512BF16x1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512BF16x1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512BF16x4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512BF16x4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512BF16x8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512BF16x8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512Widenx1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512Widenx1(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512Widenx4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512Widenx4(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
-func few512Widenx8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr, c unsafe.Pointer,
-	ldc, rows, add uintptr, lanes, lastMask uint64)
+func few512Widenx8(k uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead, step, turn uintptr,
+	c unsafe.Pointer, ldc, rows, add uintptr, lanes, lastMask uint64)
 
 //go:noescape
 func few256F32x1(blocks uintptr, a unsafe.Pointer, lda uintptr, b, offsets unsafe.Pointer, ahead uintptr,

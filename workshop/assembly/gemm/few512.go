@@ -6,31 +6,38 @@ import "fmt"
 var few512Rows = []int{1, 4, 8}
 
 // few512 writes the sums of few rows of op(A) and 16 columns of op(B) that are rows of a matrix and run along k. It
-// transposes 16 of them by 16 units of k in registers, as transpose512 does for a panel, and multiplies what it has:
-// nothing is written but the sums. A row of op(A) has its units one after the other, lda bytes after the row before.
+// transposes 16 of them by 16 times 4 bytes of k in registers, as transpose512 does for a panel, and multiplies what it
+// has: nothing is written but the sums. A row of op(A) has its units one after the other, lda bytes after the row before.
+// bf16 that are widened are transposed in pairs, which then are widened apart: two instructions for 32 numbers, and
+// transposing, which one of a core's ports does, takes half of what it takes for fp32.
 //
 // Such a product takes the time of reading op(B) from memory once. Its rows are short, so that the hardware does not
-// see far ahead: each read of a row is followed by a fetch `ahead` bytes after it. It goes to L2. A core has few
-// buffers for lines on their way to L1, and one is taken for as long as memory takes: fetches to L1 came to a third of
-// this rate.
+// see far ahead: each read of a row is followed by two fetches. One goes to L2, for the next 16 columns; those of a
+// block of k are step bytes apart, and the next block's begin turn bytes after the last one. A core has few buffers
+// for lines on their way to L1, and one is taken for as long as memory takes: fetches of these columns to L1 came to a
+// third of this rate. The other one takes the same row two blocks later from L2 to L1.
 //
 // A row of C has lanes of 16; rows past the last one are computed and not written.
 func few512(w *writer, rows int, of operands) {
-	name, doc, bytes := "F32", "fp32", 64
+	name, doc, each := "F32", "fp32", 1 // units in 4 bytes of op(B)
 	switch of {
 	case pairsOfBF16:
 		name, doc = "BF16", "pairs of bf16"
 	case widenedBF16:
-		name, doc, bytes = "Widen", "bf16 that are widened to fp32", 32
+		name, doc, each = "Widen", "bf16 that are widened to fp32", 2
 	}
-	args := []arg{{"k", "R8"}, {"a", "AX"}, {"lda", "R13"}, {"b", "SI"}, {"offsets", "BX"}, {"ahead", "R9"}}
+	args := []arg{{"k", "R8"}, {"a", "AX"}, {"lda", "R13"}, {"b", "SI"}, {"offsets", "BX"}, {"ahead", "R9"},
+		{"step", "R12"}}
+	turn := arg{"turn", "DX"}
 	late := []arg{{"c", "DI"}, {"ldc", "R9"}, {"rows", "R10"}, {"add", "R11"}}
 	masks := []arg{{"lanes", "CX"}, {"lastMask", "DX"}}
 	w.open(fmt.Sprintf("%d x 16 sums over k %s; columns of B begin at offsets.", rows, doc),
-		fmt.Sprintf("few512%sx%d", name, rows), len(args)+len(late)+len(masks))
+		fmt.Sprintf("few512%sx%d", name, rows), len(args)+1+len(late)+len(masks))
 	w.load(0, args...)
-	w.load(len(args)+len(late), masks...)
+	w.load(len(args)+1+len(late), masks...)
 	w.op("KMOVW CX, K2")
+	w.op("KMOVD DX, K3")
+	w.load(len(args), turn)
 	w.op("MOVQ $-1, CX")
 	w.op("KMOVD CX, K1")
 	w.op("ADDQ SI, R9")
@@ -39,23 +46,29 @@ func few512(w *writer, rows int, of operands) {
 		w.op("LEAQ (%s)(R13*2), %s", bases[i-1], bases[i])
 		w.op("ADDQ R13, %s", bases[i])
 	}
-	const firstSum = 17 // after those of a transposition
+	const firstSum, wide, upper = 17, 25, 31 // after the registers of a transposition: sums, widened numbers, a mask
 	for i := range rows {
 		w.op("VPXORQ Z%d, Z%d, Z%d", firstSum+i, firstSum+i, firstSum+i)
 	}
+	if of == widenedBF16 {
+		w.op("VPTERNLOGD $0xff, Z%d, Z%d, Z%d", upper, upper, upper)
+		w.op("VPSLLD $16, Z%d, Z%d", upper, upper)
+	}
 	w.label("block")
-	w.op("CMPQ R8, $16")
+	w.op("CMPQ R8, $%d", 16*each)
 	w.op("JG full")
-	w.op("KMOVD DX, K1")
+	w.op("KMOVD K3, K1")
 	w.label("full")
 	for i := range 16 {
 		w.op("MOVQ %d(BX), CX", 8*i)
-		load512(w, "(SI)(CX*1)", i, of == widenedBF16)
-		w.op("PREFETCHT1 (R9)(CX*1)")
+		load512(w, "(SI)(CX*1)", i, false)
+		w.op("PREFETCHT0 128(SI)(CX*1)")
+		w.op("PREFETCHT1 (R9)")
+		w.op("ADDQ R12, R9")
 	}
-	for u, z := range transposed512(w) {
+	multiply := func(unit, z int) {
 		for i := range rows {
-			from := address{offset: 4 * u, base: bases[i/3], index: "R13", scale: i % 3}
+			from := address{offset: 4 * unit, base: bases[i/3], index: "R13", scale: i % 3}
 			if of == pairsOfBF16 {
 				w.op("%s", vdpbf16ps(from, z, firstSum+i))
 			} else {
@@ -65,14 +78,25 @@ func few512(w *writer, rows int, of operands) {
 		w.op("DECQ R8")
 		w.op("JZ write")
 	}
-	for _, base := range bases {
-		w.op("ADDQ $64, %s", base)
+	for u, z := range transposed512(w) {
+		if of != widenedBF16 {
+			multiply(u, z)
+			continue
+		}
+		low := wide + u%2
+		w.op("VPSLLD $16, Z%d, Z%d", z, low)
+		multiply(2*u, low)
+		w.op("VPANDD Z%d, Z%d, Z%d", upper, z, z)
+		multiply(2*u+1, z)
 	}
-	w.op("ADDQ $%d, SI", bytes)
-	w.op("ADDQ $%d, R9", bytes)
+	for _, base := range bases {
+		w.op("ADDQ $%d, %s", 64*each, base)
+	}
+	w.op("ADDQ $64, SI")
+	w.op("ADDQ DX, R9")
 	w.op("JMP block")
 	w.label("write")
-	w.load(len(args), late...)
+	w.load(len(args)+1, late...)
 	w.op("TESTQ R11, R11")
 	w.op("JZ store")
 	for _, add := range []bool{true, false} {
