@@ -145,7 +145,10 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 		if err != nil {
 			return fmt.Errorf("round %d: %w", m.Round, err)
 		}
-		r.aim.reference, figures["reference_sec"] = s.said, time.Since(began).Seconds()
+		if r.aim.reference = s.said; figures == nil { // the manifest has none
+			figures = map[string]float64{}
+		}
+		figures["reference_sec"] = time.Since(began).Seconds()
 	}
 	if s.loader, err = data.NewLoader(s.data, r.loading(r.config.RL.Iterations)); err != nil {
 		return fmt.Errorf("round %d: %w", m.Round, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -137,6 +138,12 @@ func TestReferenceOfARoundIsMadeAgain(t *testing.T) {
 			other := filepath.Join(filepath.Dir(path), rl.ReferenceName(0))
 			b, err := os.ReadFile(other)
 			return errors.Join(err, os.WriteFile(path, b, 0o600))
+		},
+		"without the manifest's figures": func(path string) error {
+			manifest := filepath.Join(filepath.Dir(path), "000001.json")
+			b, err := os.ReadFile(manifest)
+			b = regexp.MustCompile(`"figures": *\{[^}]*\}`).ReplaceAll(b, []byte(`"figures": null`))
+			return errors.Join(err, os.WriteFile(manifest, b, 0o600))
 		},
 	} {
 		own := *c
