@@ -120,13 +120,18 @@ func (b CacheBlocks) Entries() int { return int(b.Table.Len / 4) }
 // a query and a key, as if each row saw all rows of the cache, or of its sequence where that is known, or as many as
 // the window has. How many it sees is not known before the operation runs.
 func (s *AttentionSpec) CacheFLOPs(n, cached int) int64 {
+	return 2 * 2 * int64(n) * int64(s.SeenRows(cached)) * int64(s.Heads) * int64(s.HeadDim)
+}
+
+// SeenRows is the number of rows of a cache of cached rows that a row of AttendCache sees, as CacheFLOPs counts them.
+func (s *AttentionSpec) SeenRows(cached int) int {
 	if s.Blocks.Each > 0 {
 		cached = min(cached, s.Blocks.Each)
 	}
 	if s.Window > 0 {
 		cached = min(cached, s.Window)
 	}
-	return 2 * 2 * int64(n) * int64(cached) * int64(s.Heads) * int64(s.HeadDim)
+	return cached
 }
 
 // AttentionOps are rotary positions and attention.

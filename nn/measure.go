@@ -19,6 +19,8 @@ type Account struct {
 	Ops  int
 	// Up and Down are the bytes of host memory that operations read and write over the link (Away): each operand once.
 	Up, Down int64
+	// CacheBytes are those of keys and values that attention over caches reads, each row its own.
+	CacheBytes int64
 	// Widest is the widest attention whose gradient is asked for.
 	Widest AttentionShape
 	// HeadDim is the most columns of a head of an attention; 0: nothing asks for one.
@@ -61,6 +63,7 @@ func (a Account) Plus(b Account) Account {
 		a.Widest = b.Widest
 	}
 	a.Ops, a.Up, a.Down = a.Ops+b.Ops, a.Up+b.Up, a.Down+b.Down
+	a.CacheBytes += b.CacheBytes
 	a.HeadDim, a.DeltaDim = max(a.HeadDim, b.HeadDim), max(a.DeltaDim, b.DeltaDim)
 	a.DeltaHeads, a.ExpertRows = max(a.DeltaHeads, b.DeltaHeads), max(a.ExpertRows, b.ExpertRows)
 	return a
@@ -236,7 +239,9 @@ func (c *counter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
 	c.attends(OfAttention, OfCappedAttention, 2*2*pairs(c.docs, s.Window)*int64(s.Heads*s.HeadDim), s)
 }
 
-func (c *counter) AttendCache(_, q, k, _ device.Mat, s device.AttentionSpec) {
+func (c *counter) AttendCache(_, q, k, v device.Mat, s device.AttentionSpec) {
+	each := int64(k.Cols)*k.DType.Bytes() + int64(v.Cols)*v.DType.Bytes()
+	c.CacheBytes += int64(q.Rows) * int64(s.SeenRows(k.Rows)) * each
 	c.attends(OfCacheAttention, OfCacheAttention, s.CacheFLOPs(q.Rows, k.Rows), s)
 }
 

@@ -295,7 +295,11 @@ func (p *Plan) seconds(m *Machine, a *nn.Account, wanted func(nn.Class) bool) (s
 	for class := range nn.Class(nn.Classes) {
 		if amount := a.Work[class]; amount > 0 && wanted(class) {
 			rate, _ := p.operationOf(class, a).On(m)
-			sec += float64(amount) / rate
+			took := float64(amount) / rate
+			if class == nn.OfCacheAttention { // a text has one row, which reads as much as it computes with
+				took = max(took, float64(a.CacheBytes)/m.ElementBytesPerSec(p.Numerics.Compute))
+			}
+			sec += took
 		}
 	}
 	return sec
