@@ -134,6 +134,10 @@ func (p *Plan) Explain(dev device.Info, m Machine, o Forecast) string {
 			fmt.Fprintf(&b, "  %s\n", line)
 		}
 	}
+	if p.Round != nil {
+		b.WriteString("\n" + p.Round.text())
+		o.PassSeconds = 0 // the round has it
+	}
 	b.WriteString("\n" + o.text())
 	if p.Wear != nil {
 		if text := p.Wear.String(); text != "" {

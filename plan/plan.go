@@ -140,6 +140,8 @@ type Plan struct {
 	ByDrive []int64 `json:"bytes_by_drive,omitempty"`
 	Space   *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned
 	Wear    *Wear   `json:"wear,omitempty"`  // of what a run writes; nil: it is not planned
+	// Round is what the plan means for a round of reinforcement learning; nil: the run has no loop.
+	Round *RoundForecast `json:"round,omitempty"`
 
 	Unified      bool       `json:"unified"`
 	DeviceBudget int64      `json:"device_budget_bytes"`

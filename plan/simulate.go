@@ -74,11 +74,21 @@ func (p *Plan) PassSeconds(m Machine, dev device.Info) float64 {
 	if !p.Outputs.Continues() {
 		return 0
 	}
+	_, q := p.passOf(m, dev, p.Outputs.Caches.Sequences, p.Outputs.Caches.Positions)
+	return q.StepSeconds
+}
+
+// passOf predicts a pass over a number of rows, each of which sees as many positions of its text, in whole blocks. It
+// also returns the pass as a plan.
+func (p *Plan) passOf(m Machine, dev device.Info, rows, positions int) (*Plan, Prediction) {
 	one := p.pass()
-	one.Numerics.MicroBatch, one.Numerics.SequenceLen = 1, p.Outputs.Caches.Sequences
+	one.Numerics.MicroBatch, one.Numerics.SequenceLen = 1, rows
+	if one.Outputs.Caches.BlockRows > 0 { // what is there of them, and moves, stays
+		one.Outputs.Caches.Positions = positions
+	}
 	one.accounts = &accounts{} // those of steps are of other rows
 	q, _ := one.walk(m, dev, walking{pass: true, micros: 1})
-	return q.StepSeconds
+	return one, q
 }
 
 // simulateEach is Simulate with each micro-batch by itself: the slow reference.

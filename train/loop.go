@@ -137,6 +137,9 @@ func (t *trainer) train(ctx context.Context) (_ *Summary, err error) {
 	dev := t.dev.Info()
 	_, guess := probe.Measured(t.env.CacheDir, dev, t.config.Budgets().Path)
 	t.env.Tell(RunBegan{t.plan.Headline(dev, guess), savesText(t.config.Save)})
+	if o := t.plan.Round; o != nil {
+		t.env.Note("%s", o.Line())
+	}
 	if w := t.plan.Wear; w.Matters() {
 		t.env.Note("%s", w)
 	}

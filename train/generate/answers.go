@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rl/sampler"
@@ -96,13 +97,28 @@ func AnswersMemory(c *runfile.Config, longest, maxPositions int) (m session.Samp
 	}
 	most := min(longest+c.RL.MaxTokens, c.SequenceLen, maxPositions)
 	answers := c.RL.PromptsPerStep * c.RL.Samples
-	m.For = "rl"
+	m.For, m.Round = "rl", roundOf(c, longest, maxPositions)
 	m.Bytes = answerBytes * int64(answers) * int64(most)
 	if c.RL.Sampler.IsOwn() {
 		choices := Options{Temperature: c.RL.Temperature, TopK: c.RL.TopK, TopP: c.RL.TopP}
 		m.Caches.Sequences, m.Caches.Positions, m.Draws = min(answers, mostAnswers), most-1, choices.choosesOfAll()
 	}
 	return m
+}
+
+// roundOf says what a round of a run is, with answers as long as they may be. Those to a prompt stay in a step, and in a
+// share of it.
+func roundOf(c *runfile.Config, longest, maxPositions int) *plan.Round {
+	l, positions := &c.RL, min(c.SequenceLen, maxPositions)
+	r := &plan.Round{Prompts: l.PromptsPerStep, Samples: l.Samples, PromptPositions: max(min(longest, positions-1), 1),
+		MostPrompts: l.MaxGroups, Server: !l.Sampler.IsOwn()}
+	r.AnswerTokens = min(l.MaxTokens, positions-r.PromptPositions)
+	shares := max(int(c.Numerics.Groups), 1)
+	inShare := c.BatchTokens / c.SequenceLen / shares * (c.SequenceLen / (r.PromptPositions + r.AnswerTokens)) / l.Samples
+	inStep := max(shares*inShare, 1)
+	r.Steps = (l.PromptsPerStep + inStep - 1) / inStep * l.Iterations
+	r.Rounds = (c.MaxSteps + r.Steps - 1) / r.Steps
+	return r
 }
 
 // AnswerEnds are the tokens that end an answer to a text, and to messages.

@@ -16,15 +16,16 @@ import (
 
 // SampleMemory asks a plan for room for the samples of a run. The zero value is a run without them.
 type SampleMemory struct {
-	For    string    // the key of the run file that asks for them; empty: samples
-	Caches nn.Caches // of all texts that grow together
-	Draws  bool      // the device chooses the tokens: plan.Outputs.Draws
-	Bytes  int64     // of host memory, besides
+	For    string      // the key of the run file that asks for them; empty: samples
+	Caches nn.Caches   // of all texts that grow together
+	Draws  bool        // the device chooses the tokens: plan.Outputs.Draws
+	Bytes  int64       // of host memory, besides
+	Round  *plan.Round // of a loop, to be predicted; nil: there is none
 }
 
 // blockPositions is the number of positions whose caches a text is given at a time. A CPU takes that many keys of a
 // sequence at once (device/cpu/attention), and where a block has them all it reads them where they are. A text holds
-// half a block on average that it does not use.
+// half a block on average that it does not use; one of 129 positions holds two.
 const blockPositions = 128
 
 // TextCaches are caches for texts that grow together, of as many positions at most, with blocks for all of them.
@@ -47,27 +48,42 @@ func (m SampleMemory) With(other SampleMemory) SampleMemory {
 	m.Caches.Sequences = max(m.Caches.Sequences, other.Caches.Sequences)
 	m.Caches.Positions = max(m.Caches.Positions, other.Caches.Positions)
 	m.Bytes += other.Bytes
+	m.Round = cmp.Or(m.Round, other.Round)
 	m.For = cmp.Or(m.For, other.For)
 	return m
 }
 
-// Fit plans the steps of a plan again, with caches for as many texts as there is room for.
-func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (*plan.Plan, error) {
-	if m.Caches.Sequences == 0 {
-		return p, nil
-	}
-	f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
-	for texts := min(m.Caches.Sequences, p.Numerics.Positions()); ; texts /= 2 {
-		with := m.with(f, texts)
-		if texts > 1 && with.Fits(ctx) != nil {
-			continue
-		}
-		p, err := with.Fit(ctx)
+// Fit plans the steps of a plan again, with caches for as many texts as there is room for, and predicts the rounds of a
+// loop.
+func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (_ *plan.Plan, err error) {
+	if m.Caches.Sequences > 0 {
+		f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
+		p, err = m.with(f, m.texts(ctx, f, p.Numerics.Positions())).Fit(ctx)
 		if err != nil && ctx.Err() == nil {
 			err = m.lacks(f, err)
 		}
-		return p, err
 	}
+	if err == nil && m.Round != nil {
+		p.Round = p.ForecastRound(f.Machine, f.Device, *m.Round)
+	}
+	return p, err
+}
+
+// texts is the largest number of texts whose caches fit, at most as many as a pass has rows; 1 if not even that.
+func (m SampleMemory) texts(ctx context.Context, f plan.Fitting, rows int) int {
+	most := min(m.Caches.Sequences, rows)
+	if most <= 1 || m.with(f, most).Fits(ctx) == nil {
+		return max(most, 1)
+	}
+	fits := 1
+	for most-fits > 1 { // most does not fit
+		if middle := (fits + most) / 2; m.with(f, middle).Fits(ctx) == nil {
+			fits = middle
+		} else {
+			most = middle
+		}
+	}
+	return fits
 }
 
 // check refuses samples that no sizes of a step have room for.

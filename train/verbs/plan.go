@@ -38,6 +38,7 @@ type PlanOptions struct {
 	Shape           string             // plan for this named shape instead of the configuration's model
 	RatedWriteBytes int64              // rated endurance of the drive; 0: that of the run file, else of the named machine
 	StreamAll       bool               // see plan.Request.StreamAll
+	ServerPerSec    float64            // tokens a second of the server that rl.sampler names; 0: not known
 	Quiet           bool               // show nothing of how far the search is
 }
 
@@ -115,6 +116,15 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	// As if prompts were as long as they can be.
 	samples = samples.With(generate.AnswersMemory(c, c.SequenceLen-c.RL.MaxTokens, m.MaxPositions))
+	if r := samples.Round; r != nil {
+		if o.Hosts > 1 {
+			return nil, errors.New("rl: a loop is for one host yet: plan for one")
+		}
+		r.ServerPerSec = o.ServerPerSec
+	}
+	if err := checkServerRate(o.ServerPerSec, samples.Round); err != nil {
+		return nil, err
+	}
 	alone := *c // what one host is planned for
 	if alone.Numerics.Groups == 0 && o.Hosts > 1 {
 		alone.Numerics.Exchange = "" // of one group there is nothing to exchange
@@ -208,6 +218,19 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	}
 	r.LessWritten, err = r.Plan.LessWritten(ctx)
 	return r, err
+}
+
+// checkServerRate refuses the rate of a server that does not sample for the run.
+func checkServerRate(perSec float64, r *plan.Round) error {
+	switch {
+	case perSec == 0:
+		return nil
+	case !(perSec > 0) || perSec > 1e12:
+		return fmt.Errorf("--server-rate %v: write the tokens a second that the server samples, such as 3500", perSec)
+	case r == nil || !r.Server:
+		return errors.New("--server-rate: the run has no server that samples (rl.sampler): leave it out")
+	}
+	return nil
 }
 
 // continueSizes gives a configuration the sizes that a run which has begun in its output directory continues with, and

@@ -1,0 +1,281 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/device"
+	"github.com/millrace/millrace/nn"
+	"github.com/millrace/millrace/tensor"
+)
+
+// How long does a round of reinforcement learning take, and what of it? A step is simulated, and so is a pass in which
+// each text grows by a token. A round is some of both, one after the other:
+//
+//	sample    of as many answers at a time as there are caches for, in waves: passes over the prompts, each of which is
+//	          read once for all answers to it, and then a pass for each token, at the mean length of a text
+//	train     a step that begins without updates, and further ones that begin with those of the step before
+//	hand over the updates of the last step, which in a run without a loop overlap with the next step; and for a server
+//	          the weights, written as files
+//
+// Values of a critic and log-probabilities before the update take no passes of their own: the steps make them. What
+// judges take is not known, nor is what a server takes to sample and to load weights. A figure that is not known is nil,
+// and so is each sum that it is part of.
+
+// Round says what a round is asked for, with texts of the greatest length.
+type Round struct {
+	Prompts, Samples int // of each prompt as many answers
+	MostPrompts      int // where groups are replaced by those of further prompts; 0: they are not
+	PromptPositions  int
+	AnswerTokens     int
+	Steps            int // of training
+	Rounds           int // of the run; 0: not known
+	Server           bool
+	ServerPerSec     float64 // tokens a second of a server; 0: not known
+}
+
+// RoundForecast is what a plan means for a round. Seconds are predicted.
+type RoundForecast struct {
+	Answers         int `json:"answers"`
+	PromptPositions int `json:"prompt_positions"` // of each, at most
+	AnswerTokens    int `json:"answer_tokens"`    // of each, at most
+	Steps           int `json:"steps"`
+	Rounds          int `json:"rounds,omitempty"`
+
+	Sampling *SamplingForecast `json:"sampling,omitempty"` // nil: a server samples
+
+	SampleSeconds   *float64 `json:"sample_sec"`
+	SampledPerSec   *float64 `json:"sampled_tokens_per_sec"`
+	TrainSeconds    float64  `json:"train_sec"`
+	HandoverSeconds float64  `json:"handover_sec"`
+	Seconds         *float64 `json:"round_sec"`         // of all of these
+	RunSeconds      *float64 `json:"rounds_sec"`        // of all rounds
+	Unknown         []string `json:"unknown,omitempty"` // what is in no figure
+
+	Limit string `json:"limit"` // sample, train or handover: the longest
+	Why   string `json:"why"`
+}
+
+// SamplingForecast says what the run's own sampling is made of.
+type SamplingForecast struct {
+	Texts        int     `json:"texts"` // that grow together
+	Waves        int     `json:"waves"` // of so many, until all answers are there
+	CacheBytes   int64   `json:"cache_bytes"`
+	PromptPasses int     `json:"prompt_passes"` // of all waves
+	PromptSec    float64 `json:"prompt_sec"`
+	Passes       int     `json:"passes"` // that make a token of each text
+	PassSec      float64 `json:"pass_sec"`
+
+	// Of a pass: what the device reads of weights and caches, and what of them crosses the link to it and back.
+	WeightBytes      int64 `json:"weight_bytes"`
+	CacheReadBytes   int64 `json:"cache_read_bytes"`
+	MovedWeightBytes int64 `json:"moved_weight_bytes"`
+	MovedCacheBytes  int64 `json:"moved_cache_bytes"`
+
+	limit string // of a pass
+}
+
+// phases of a round, as Limit has them.
+const (
+	phaseSample   = "sample"
+	phaseTrain    = "train"
+	phaseHandover = "handover"
+)
+
+// ForecastRound predicts a round.
+func (p *Plan) ForecastRound(m Machine, dev device.Info, r Round) *RoundForecast {
+	o := &RoundForecast{Answers: r.Prompts * r.Samples, PromptPositions: r.PromptPositions, AnswerTokens: r.AnswerTokens,
+		Steps: r.Steps, Rounds: r.Rounds, Unknown: []string{"what judges take after the last answer"}}
+	if more := r.MostPrompts - r.Prompts; more > 0 {
+		o.Unknown = append(o.Unknown, fmt.Sprintf("answers to up to %s more, for groups of equal rewards",
+			count(more, "prompt")))
+	}
+	p.forecastSteps(m, dev, o)
+	tokens := float64(o.Answers) * float64(r.AnswerTokens)
+	switch {
+	case r.Server:
+		params, _ := p.Model.Params()
+		// Read where they are kept and written as files, to host memory.
+		o.HandoverSeconds += 2 * float64(tensor.BF16.Bytes()*params) / m.HostBytesPerSec
+		o.Unknown = append(o.Unknown, "what the server takes to load weights")
+		if r.ServerPerSec > 0 {
+			sec := tokens / r.ServerPerSec
+			o.SampleSeconds, o.SampledPerSec = &sec, &r.ServerPerSec
+		} else {
+			o.Unknown = append(o.Unknown, "how fast the server samples (--server-rate says it)")
+		}
+	case p.Outputs.Continues():
+		s := p.forecastSampling(m, dev, r)
+		sec := s.PromptSec + float64(s.Passes)*s.PassSec
+		perSec := tokens / sec
+		o.Sampling, o.SampleSeconds, o.SampledPerSec = s, &sec, &perSec
+	}
+	if o.SampleSeconds != nil {
+		sum := *o.SampleSeconds + o.TrainSeconds + o.HandoverSeconds
+		o.Seconds = &sum
+		if r.Rounds > 0 {
+			all := float64(r.Rounds) * sum
+			o.RunSeconds = &all
+		}
+	}
+	o.limit(p, m)
+	return o
+}
+
+// forecastSteps predicts the steps of a round. None of their updates overlaps with sampling.
+func (p *Plan) forecastSteps(m Machine, dev device.Info, o *RoundForecast) {
+	steady := p.Predicted.StepSeconds
+	if p.Placement.Twice { // a step has its own updates
+		o.TrainSeconds = float64(o.Steps) * steady
+		return
+	}
+	first, _ := p.walkPass(Prologue, m, dev, walking{micros: simulatedMicros})
+	last, _ := p.walkPass(Flush, m, dev, walking{micros: simulatedMicros})
+	o.TrainSeconds = first.StepSeconds + float64(o.Steps-1)*steady
+	o.HandoverSeconds = last.StepSeconds
+}
+
+// forecastSampling predicts the sampling of a round by passes over the plan's caches.
+func (p *Plan) forecastSampling(m Machine, dev device.Info, r Round) *SamplingForecast {
+	answers := r.Prompts * r.Samples
+	s := &SamplingForecast{Texts: min(p.Outputs.Caches.Sequences, answers)}
+	for b := range p.blocks() {
+		s.CacheBytes += p.CacheBytes(b)
+	}
+	s.Waves = divUp(answers, s.Texts)
+	prompts := min(r.Prompts, divUp(s.Texts, r.Samples)) * r.PromptPositions // positions of a wave
+	rows := min(prompts, p.Numerics.Positions())
+	_, read := p.passOf(m, dev, rows, max(r.PromptPositions/2, 1))
+	s.PromptPasses = s.Waves * divUp(prompts, rows)
+	s.PromptSec = float64(s.PromptPasses) * read.StepSeconds
+
+	pass, q := p.passOf(m, dev, s.Texts, min(r.PromptPositions+divUp(r.AnswerTokens, 2), p.Outputs.Caches.Positions))
+	s.Passes, s.PassSec = s.Waves*r.AnswerTokens, q.StepSeconds
+	s.of(pass)
+	s.limit = s.whyPass(pass, m, &q)
+	return s
+}
+
+func divUp(a, b int) int { return (a + b - 1) / b }
+
+// of counts what a pass reads and moves.
+func (s *SamplingForecast) of(pass *Plan) {
+	for layer := 1; layer <= pass.blocks()+1; layer++ {
+		for _, part := range pass.Model.LayerParts(layer) {
+			s.WeightBytes += pass.weightBytes(part)
+		}
+		for _, stage := range pass.stages(layer, nn.Continue) {
+			for i := range stage {
+				a := pass.account(layer, &stage[i])
+				s.CacheReadBytes += a.CacheBytes
+			}
+		}
+	}
+	for _, op := range pass.ScheduleOf(Mode{Pass: Continue, Loaded: true}).Ops {
+		if op.Do != DoMove {
+			continue
+		}
+		switch c := pass.moveCost(op.Reads[0], op.Writes[0]); op.Writes[0].What {
+		case Weights:
+			s.MovedWeightBytes += c.up
+		case Cache:
+			s.MovedCacheBytes += c.up + c.down
+		}
+	}
+}
+
+// whyPass says what a pass waits for, by its busiest lane.
+func (s *SamplingForecast) whyPass(pass *Plan, m Machine, q *Prediction) string {
+	busiest := LaneFetch
+	for _, lane := range []Lane{LaneCompute, LaneDrain, LaneDisk} {
+		if q.LaneSeconds[lane] > q.LaneSeconds[busiest] {
+			busiest = lane
+		}
+	}
+	switch busiest {
+	case LaneFetch, LaneDrain:
+		caches := ""
+		if s.MovedCacheBytes > 0 {
+			caches = fmt.Sprintf(" and %s of caches, there and back,", FormatBytes(s.MovedCacheBytes))
+		}
+		return fmt.Sprintf("the link: %s of weights%s cross it for a token of each of %s", FormatBytes(s.MovedWeightBytes),
+			caches, count(s.Texts, "text"))
+	case LaneDisk:
+		return "the disk, from which weights come for each token"
+	}
+	flops := seconds(q.FLOPs, m.MatMulFLOPsPerSec(pass.Numerics.Compute))
+	if read := float64(s.WeightBytes+s.CacheReadBytes) / m.ElementBytesPerSec(pass.Numerics.Compute); flops < read {
+		return fmt.Sprintf("the memory of the device: for a token of each of %s it reads %s of weights and %s of caches",
+			count(s.Texts, "text"), FormatBytes(s.WeightBytes), FormatBytes(s.CacheReadBytes))
+	}
+	return fmt.Sprintf("arithmetic: %s TFLOP for a token of each of %s", three(float64(q.FLOPs)/1e12),
+		count(s.Texts, "text"))
+}
+
+// limit notes the longest phase of those that are known, and why it takes so long.
+func (o *RoundForecast) limit(p *Plan, m Machine) {
+	longest := o.TrainSeconds
+	o.Limit, o.Why = phaseTrain, p.limit(m)
+	if o.HandoverSeconds > longest {
+		longest, o.Limit, o.Why = o.HandoverSeconds, phaseHandover, "the updates of the last step"
+	}
+	if o.SampleSeconds == nil || *o.SampleSeconds <= longest {
+		return
+	}
+	o.Limit, o.Why = phaseSample, "the server"
+	if s := o.Sampling; s != nil {
+		if o.Why = s.limit; s.PromptSec > float64(s.Passes)*s.PassSec {
+			o.Why = "the prompts, which are read before answers grow"
+		}
+	}
+}
+
+// Line is the forecast in a line.
+func (o *RoundForecast) Line() string {
+	sample := "sampling as long as the server takes"
+	if o.SampleSeconds != nil {
+		sample = fmt.Sprintf("sampling about %s (%.3g tokens/s)", FormatSeconds(*o.SampleSeconds), *o.SampledPerSec)
+	}
+	return fmt.Sprintf("a round of %s of up to %s: %s, training %s, hand-over %s; what limits it is %s",
+		count(o.Answers, "answer"), count(o.AnswerTokens, "token"), sample, FormatSeconds(o.TrainSeconds),
+		FormatSeconds(o.HandoverSeconds), phaseNames[o.Limit])
+}
+
+var phaseNames = map[string]string{phaseSample: "sampling", phaseTrain: "training", phaseHandover: "the hand-over"}
+
+// text is the forecast for people.
+func (o *RoundForecast) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "a round: %s of up to %s, to prompts of up to %s\n", count(o.Answers, "answer"),
+		count(o.AnswerTokens, "token"), count(o.PromptPositions, "position"))
+	row := func(phase, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-9s %s\n", phase, fmt.Sprintf(format, args...))
+	}
+	switch s := o.Sampling; {
+	case s != nil:
+		row(phaseSample, "%s, %.3g tokens/s: %s together, %s of caches, in %s", FormatSeconds(*o.SampleSeconds),
+			*o.SampledPerSec, count(s.Texts, "text"), FormatBytes(s.CacheBytes), count(s.Waves, "wave"))
+		row("", "passes for tokens: %d of %s each; for prompts: %d in %s", s.Passes, FormatSeconds(s.PassSec),
+			s.PromptPasses, FormatSeconds(s.PromptSec))
+		row("", "a pass reads %s of weights and %s of caches; %s and %s of them cross the link",
+			FormatBytes(s.WeightBytes), FormatBytes(s.CacheReadBytes), FormatBytes(s.MovedWeightBytes),
+			FormatBytes(s.MovedCacheBytes))
+	case o.SampleSeconds != nil:
+		row(phaseSample, "%s at %.3g tokens/s, as --server-rate says", FormatSeconds(*o.SampleSeconds), *o.SampledPerSec)
+	default:
+		row(phaseSample, "not known: a server does it")
+	}
+	row("score", "not known: judges work while answers are sampled, and may take longer")
+	row(phaseTrain, "%s in %s, which also make the values and the log-probabilities before the update",
+		FormatSeconds(o.TrainSeconds), count(o.Steps, "step"))
+	row(phaseHandover, "%s", FormatSeconds(o.HandoverSeconds))
+	if o.Seconds != nil {
+		row("together", "%s", FormatSeconds(*o.Seconds))
+	}
+	fmt.Fprintf(&b, "  what limits it is %s: %s\n", phaseNames[o.Limit], o.Why)
+	fmt.Fprintf(&b, "  in no figure: %s\n", strings.Join(o.Unknown, "; "))
+	if o.RunSeconds != nil {
+		fmt.Fprintf(&b, "  %s take %s\n", count(o.Rounds, "round"), FormatSeconds(*o.RunSeconds))
+	}
+	return b.String()
+}
