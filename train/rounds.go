@@ -10,8 +10,10 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/data/tokenizer"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/reference"
 	"github.com/millrace/millrace/train/rl"
@@ -76,9 +78,9 @@ func (r *Run) openRounds(ctx context.Context, reader *source.Reader) error {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// answersMemory returns what sampling takes of a run's memory.
+// answersMemory returns what sampling takes of a run's memory, with the round to predict.
 func (r *Run) answersMemory() session.SampleMemory {
-	if r.rounds == nil || !r.config.RL.Sampler.IsOwn() {
+	if r.rounds == nil {
 		return session.SampleMemory{}
 	}
 	m := generate.AnswersMemory(r.config, r.rounds.loop.Prompts.Longest(), r.src.Model.MaxPositions)
@@ -231,4 +233,21 @@ func (t *trainer) sampled() map[string]float64 {
 	figures := t.rounds.figures
 	t.summary.RolloutSec += figures["rollout_sec"] + figures["score_sec"] + figures["reference_sec"]
 	return figures
+}
+
+// recordRound completes the record of the first step of a round: with figures of its sampling, and the process's memory
+// in each phase next to what is planned for both.
+func (t *trainer) recordRound(m *trace.Metrics, figures map[string]float64) {
+	if figures == nil || m.Objective == nil {
+		return
+	}
+	maps.Copy(m.Objective, figures)
+	m.Objective["train_sec"] = m.StepSec
+	m.Objective["planned_bytes"] = float64(t.summary.PlannedBytes)
+	s := &t.summary
+	s.RolloutBytes = max(s.RolloutBytes, int64(figures["rollout_resident_bytes"]))
+	if now, err := hostmem.RSS(); err == nil {
+		m.Objective["train_resident_bytes"] = float64(now)
+		s.TrainBytes = max(s.TrainBytes, now)
+	}
 }

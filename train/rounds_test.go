@@ -14,9 +14,12 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hostmem"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/rl"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/traintest"
 )
 
@@ -102,9 +105,25 @@ func TestLoop(t *testing.T) {
 		if d := m.Objective["sampling/sampling_logp_difference/max"]; !(d < 1e-5) {
 			t.Errorf("step %d: log-probabilities differ by %v", i+1, d)
 		}
+		if _, err := hostmem.RSS(); err == nil { // of a system that tells
+			for _, name := range []string{"rollout_resident_bytes", "train_resident_bytes", "planned_bytes"} {
+				if m.Objective[name] < 1<<20 {
+					t.Errorf("step %d: %s is %v", i+1, name, m.Objective[name])
+				}
+			}
+		}
 		if m.Objective["rewards/letter/failed"] != 0 {
 			t.Errorf("step %d: %v answers were not scored", i+1, m.Objective["rewards/letter/failed"])
 		}
+	}
+	var planned plan.Plan
+	doc, err := os.ReadFile(filepath.Join(c.OutputDir, rundir.PlanName))
+	if err == nil {
+		err = json.Unmarshal(doc, &planned)
+	}
+	if o := planned.Round; err != nil || o == nil || o.Answers != 32 || o.PromptPositions != 5 || o.AnswerTokens != 12 ||
+		o.Steps != 1 || o.SampleSeconds == nil {
+		t.Errorf("plan.json has the round %+v, %v", o, err)
 	}
 	for round := range c.MaxSteps {
 		if _, err := os.Stat(filepath.Join(c.OutputDir, rl.Dir, rl.RowsName(round))); err != nil {

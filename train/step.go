@@ -49,10 +49,7 @@ func (t *trainer) step(ctx context.Context, step int) error {
 		return t.env.Cluster.Alone(err)
 	}
 	due := t.measure(&m, begin, docs)
-	if figures != nil && m.Objective != nil {
-		maps.Copy(m.Objective, figures)
-		m.Objective["train_sec"] = m.StepSec
-	}
+	t.recordRound(&m, figures)
 	save, wait, err := t.pace(&m, due)
 	if err != nil {
 		return err

@@ -26,6 +26,10 @@ type Summary struct {
 	Rewards *RewardTrend `json:"rewards,omitempty"`
 	// RolloutSec is the time that a loop of reinforcement learning took to sample answers and to have them judged.
 	RolloutSec float64 `json:"rollout_sec,omitempty"`
+	// RolloutBytes and TrainBytes are the most resident memory of the process that such a loop saw in each phase: when
+	// answers and steps ended.
+	RolloutBytes int64 `json:"rollout_resident_bytes,omitempty"`
+	TrainBytes   int64 `json:"train_resident_bytes,omitempty"`
 	// Objective has the numbers of the run's objective in the last step, without one entropy and mean_token_accuracy, and
 	// those of the two evaluations follow.
 	Objective       map[string]float64 `json:"objective,omitempty"`

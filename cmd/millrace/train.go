@@ -172,6 +172,10 @@ func stepRows(row func(name, format string, args ...any), s *train.Summary, step
 		row("waited", "%.1f s for memory.max_write_per_day", s.WriteWaitSec)
 	}
 	row("peak memory", "%s measured, %s planned", plan.FormatBytes(s.PeakBytes), plan.FormatBytes(s.PlannedBytes))
+	if s.RolloutBytes > 0 {
+		row("by phase", "%s while answers were sampled, %s after steps", plan.FormatBytes(s.RolloutBytes),
+			plan.FormatBytes(s.TrainBytes))
+	}
 }
 
 // scoreRow has the share of targets that no token is likelier than, how often the better completion has the larger

@@ -104,10 +104,12 @@ func TestRise(t *testing.T) {
 	if got := text(s); strings.Contains(got, "rose") {
 		t.Errorf("the held-out loss fell: %s", got)
 	}
-	s = train.Summary{Rewards: &train.RewardTrend{First: 0.01, Last: 0.25, Steps: 6}, Trend: s.Trend, RolloutSec: 2}
+	s = train.Summary{Rewards: &train.RewardTrend{First: 0.01, Last: 0.25, Steps: 6}, Trend: s.Trend, RolloutSec: 2,
+		RolloutBytes: 3 << 30, TrainBytes: 5 << 30}
 	got := text(s)
 	if strings.Contains(got, "training loss") || !strings.Contains(got, "reward 0.0100 -> 0.2500, means of 6 steps\n") ||
-		!strings.Contains(got, "answers 2.0 s of sampling and judging\n") {
+		!strings.Contains(got, "answers 2.0 s of sampling and judging\n") ||
+		!strings.Contains(got, "by phase 3.00 GiB while answers were sampled, 5.00 GiB after steps\n") {
 		t.Errorf("of a policy it says: %s", got)
 	}
 }

@@ -11,6 +11,9 @@ func (l *Loop) figures(s *sampled) map[string]float64 {
 	all := map[string]float64{"rollout_sec": s.rolloutSec, "score_sec": s.scoringSec,
 		"rollout_tokens_per_sec": float64(s.tokens) / math.Max(s.rolloutSec, 1e-9),
 		"staleness":              float64(s.lag) / float64(s.all)}
+	if s.residentBytes > 0 {
+		all["rollout_resident_bytes"] = float64(s.residentBytes)
+	}
 	if l.Config.MaxGroups > 0 {
 		all["groups_left_out"] = float64(s.alike)
 	}

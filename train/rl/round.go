@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/data"
+	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/runfile"
@@ -82,6 +83,7 @@ type sampled struct {
 	lag                    int // steps, of the weights of all answers, summed up
 	all                    int
 	rolloutSec, scoringSec float64
+	residentBytes          int64 // of the process, the most that was seen
 	tallies                [][]reward.Tally
 }
 
@@ -146,6 +148,7 @@ func (l *Loop) ask(ctx context.Context, m *Manifest, n int, of *sampled) ([]answ
 		*a = answer{group: prompts[c.Prompt].Group, prompt: prompts[c.Prompt].IDs, Completion: c}
 		done++
 		of.tokens, of.all, of.lag = of.tokens+len(c.IDs), of.all+1, of.lag+m.Step-int(c.Version)
+		of.see()
 		bar.Show(float64(done)/float64(len(answers)), fmt.Sprintf("%d of %d answers", done, len(answers)))
 		if err := l.judge(a, &rows[c.Prompt]); err != nil {
 			return err
@@ -167,11 +170,19 @@ func (l *Loop) ask(ctx context.Context, m *Manifest, n int, of *sampled) ([]answ
 	if err != nil {
 		return nil, fmt.Errorf("round %d: %w", m.Round, err)
 	}
+	of.see()
 	of.scoringSec, of.tallies = of.scoringSec+results.WaitSec, append(of.tallies, results.Tallies)
 	for i, score := range results.Scores { // by ID, as the answers are
 		answers[i].rewards, answers[i].total = score.Rewards, score.Total
 	}
 	return answers, nil
+}
+
+// see notes the memory that the process has now.
+func (s *sampled) see() {
+	if now, err := hostmem.RSS(); err == nil {
+		s.residentBytes = max(s.residentBytes, now)
+	}
 }
 
 // next is the prompt at a cursor, which it moves.
