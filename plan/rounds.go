@@ -34,7 +34,7 @@ type Round struct {
 	ServerPerSec     float64 // tokens a second of a server; 0: not known
 }
 
-// RoundForecast is what a plan means for a round. Seconds are predicted.
+// RoundForecast has the predicted seconds of a round, phase by phase.
 type RoundForecast struct {
 	Answers         int `json:"answers"`
 	PromptPositions int `json:"prompt_positions"` // of each, at most
@@ -59,7 +59,7 @@ type RoundForecast struct {
 // SamplingForecast says what the run's own sampling is made of.
 type SamplingForecast struct {
 	Texts        int     `json:"texts"` // that grow together
-	Waves        int     `json:"waves"` // of so many, until all answers are there
+	Waves        int     `json:"waves"` // of that size, until all answers are there
 	CacheBytes   int64   `json:"cache_bytes"`
 	PromptPasses int     `json:"prompt_passes"` // of all waves
 	PromptSec    float64 `json:"prompt_sec"`

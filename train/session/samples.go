@@ -20,7 +20,7 @@ type SampleMemory struct {
 	Caches nn.Caches   // of all texts that grow together
 	Draws  bool        // the device chooses the tokens: plan.Outputs.Draws
 	Bytes  int64       // of host memory, besides
-	Round  *plan.Round // of a loop, to be predicted; nil: there is none
+	Round  *plan.Round // of a loop, to be predicted; nil: no loop
 }
 
 // blockPositions is the number of positions whose caches a text is given at a time. A CPU takes that many keys of a
