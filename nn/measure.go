@@ -19,7 +19,8 @@ type Account struct {
 	Ops  int
 	// Up and Down are the bytes of host memory that operations read and write over the link (Away): each operand once.
 	Up, Down int64
-	// CacheBytes are those of keys and values that attention over caches reads, each row its own.
+	// CacheBytes are those of keys and values that attention over caches reads: each row its own, and rows of a text
+	// that are computed together those of the caches once.
 	CacheBytes int64
 	// Widest is the widest attention whose gradient is asked for.
 	Widest AttentionShape
@@ -241,7 +242,7 @@ func (c *counter) Attention(_, _, _, _, _ device.Mat, s device.AttentionSpec) {
 
 func (c *counter) AttendCache(_, q, k, v device.Mat, s device.AttentionSpec) {
 	each := int64(k.Cols)*k.DType.Bytes() + int64(v.Cols)*v.DType.Bytes()
-	c.CacheBytes += int64(q.Rows) * int64(s.SeenRows(k.Rows)) * each
+	c.CacheBytes += min(int64(q.Rows)*int64(s.SeenRows(k.Rows)), int64(k.Rows)) * each
 	c.attends(OfCacheAttention, OfCacheAttention, s.CacheFLOPs(q.Rows, k.Rows), s)
 }
 

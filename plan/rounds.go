@@ -32,6 +32,7 @@ type Round struct {
 	Rounds           int // of the run; 0: not known
 	Server           bool
 	ServerPerSec     float64 // tokens a second of a server; 0: not known
+	Referenced       bool    // a reference, which has a plan of its own, reads the answers
 }
 
 // RoundForecast has the predicted seconds of a round, phase by phase.
@@ -89,6 +90,9 @@ func (p *Plan) ForecastRound(m Machine, dev device.Info, r Round) *RoundForecast
 	if more := r.MostPrompts - r.Prompts; more > 0 {
 		o.Unknown = append(o.Unknown, fmt.Sprintf("answers to up to %s more, for groups of equal rewards",
 			count(more, "prompt")))
+	}
+	if r.Referenced {
+		o.Unknown = append(o.Unknown, "what the reference takes to read the answers")
 	}
 	p.forecastSteps(m, dev, o)
 	tokens := float64(o.Answers) * float64(r.AnswerTokens)

@@ -111,7 +111,7 @@ func AnswersMemory(c *runfile.Config, longest, maxPositions int) (m session.Samp
 func roundOf(c *runfile.Config, longest, maxPositions int) *plan.Round {
 	l, positions := &c.RL, min(c.SequenceLen, maxPositions)
 	r := &plan.Round{Prompts: l.PromptsPerStep, Samples: l.Samples, PromptPositions: max(min(longest, positions-1), 1),
-		MostPrompts: l.MaxGroups, Server: !l.Sampler.IsOwn()}
+		MostPrompts: l.MaxGroups, Server: !l.Sampler.IsOwn(), Referenced: l.ReferenceMemory.Host.N > 0}
 	r.AnswerTokens = min(l.MaxTokens, positions-r.PromptPositions)
 	shares := max(int(c.Numerics.Groups), 1)
 	inShare := c.BatchTokens / c.SequenceLen / shares * (c.SequenceLen / (r.PromptPositions + r.AnswerTokens)) / l.Samples
