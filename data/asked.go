@@ -151,6 +151,15 @@ func (a *asked) row(i int) []byte {
 // HasPrompts reports whether documents are prompts that are to be answered.
 func (d *Dataset) HasPrompts() bool { return len(d.runs) > 0 && d.runs[0].asked.region != nil }
 
+// AskedBytes is the length of the row of document i as JSON; 0: it is no prompt.
+func (d *Dataset) AskedBytes(i int) int64 {
+	r, at := d.documentRun(i)
+	if r.asked.region == nil {
+		return 0
+	}
+	return int64(len(r.asked.row(at)))
+}
+
 // Asked returns the row of the prompt that document i is.
 func (d *Dataset) Asked(i int) (a Asked, err error) {
 	r, at := d.documentRun(i)

@@ -25,6 +25,7 @@ import (
 type Options struct {
 	Tokenizer     tokenizer.Tokenizer
 	Renderer      Renderer          // nil is Plain
+	Vocab         int               // ids that rows of tokens may have: those below; fewer than the tokenizer has: its own
 	TrainOnPrompt bool              // prompts count in the loss too
 	InTwos        bool              // answers with a label belong together in twos, for LoaderOptions.Mismatched
 	CacheDir      string            // of tokens; empty: none are kept
@@ -42,6 +43,8 @@ type Options struct {
 	cacheFile func(dir, pattern string) (*os.File, error) // makes files of the cache in tests; nil: os.CreateTemp
 	freeBytes func(dir string) (int64, error)             // of the cache's disk in tests; nil: the system's
 }
+
+func (o Options) vocab() int { return max(o.Vocab, o.Tokenizer.VocabSize()) }
 
 // Progress tells how much of one source Prepare has done.
 type Progress struct {
@@ -237,7 +240,7 @@ func prepareSource(ctx context.Context, s rowReader, files []string, o Options) 
 		return nil, err
 	}
 	key := s.cacheKey(content.Sum128(), o)
-	vocab := o.Tokenizer.VocabSize()
+	vocab := o.vocab()
 	d, err := readCache(ctx, o.CacheDir, key, vocab, o.Accounts)
 	if err == nil {
 		p.Documents, p.Tokens, p.Skipped = len(d.run.lengths), d.run.size, d.skipped
@@ -456,7 +459,7 @@ func (s rowReader) documents(ctx context.Context, r row, o Options) (all []docum
 		return nil, counts, err
 	}
 	if record.tokens != nil {
-		d, err := record.tokens.document(o.Tokenizer.VocabSize())
+		d, err := record.tokens.document(o.vocab())
 		if err != nil {
 			return nil, counts, r.errorf("%w", err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hf"
+	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/train/export"
@@ -26,11 +27,19 @@ func (r *Run) OpenServer(ctx context.Context, probe []int32, loaded func(server.
 		return nil, nil, errors.New("rl.sampler is own: name a server")
 	}
 	o := server.Options{Engine: c.Engine, URL: c.URL, TokenEnv: c.TokenEnv, Sleeps: c.Sleeps, Vocab: r.Model().Vocab,
-		ModelType: r.src.Config.Reader().StringOr("model_type", ""), ProbeIDs: probe, Warn: r.env.Warn, Loaded: loaded}
+		ModelType: r.src.Config.Reader().StringOr("model_type", ""), ProbeIDs: probe, ProbeOnce: r.rounds != nil,
+		Warn: r.env.Warn, Loaded: loaded}
 	if r.plan.Outputs.LogProbs {
-		o.LogProbs = r.logProbsOf
+		o.LogProbs = func(ctx context.Context, ids []int32, from int) ([]float32, error) {
+			return r.logProbsOf(context.WithoutCancel(ctx), ids, from) // a pass that is ended would break the engine
+		}
 	}
 	params, _ := r.Model().Params()
+	if dev := r.dev.Info(); c.Sleeps && !dev.Unified {
+		if err := checkSleeps(dev.TotalBytes, r.plan.DeviceTotalBytes(), params); err != nil {
+			return nil, nil, fmt.Errorf("rl.sampler: %w", err)
+		}
+	}
 	e, err := server.OpenExports(r.env.Files(), c.Dir)
 	if err == nil {
 		err = r.env.HasRoom(c.Dir, e.Needs(tensor.BF16.Bytes()*params))
@@ -43,6 +52,18 @@ func (r *Run) OpenServer(ctx context.Context, probe []int32, loaded func(server.
 		return nil, nil, fmt.Errorf("rl.sampler: %w", err)
 	}
 	return s, e, nil
+}
+
+// checkSleeps refuses a server on the run's own device that cannot have its weights there, even in 4 bits, while the
+// run keeps what it has planned: only the server sleeps. total is of the device, and taken the run's.
+func checkSleeps(total, taken, params int64) error {
+	least := params / 2
+	if total == 0 || total-taken >= least { // 0: not known
+		return nil
+	}
+	return fmt.Errorf("sleeps: the run keeps %s of the device's %s while the server samples, and the server's weights "+
+		"alone take %s in bf16 and %s in 4 bits: lower memory.device", plan.FormatBytes(taken), plan.FormatBytes(total),
+		plan.FormatBytes(2*params), plan.FormatBytes(least))
 }
 
 // logProbsOf returns the log-probabilities of ids[from:], each after all ids before it, in nats. from is at least 1.
@@ -77,14 +98,17 @@ func (r *Run) HandOver(ctx context.Context, e *server.Exports, to sampler.Server
 	if err != nil {
 		return err
 	}
-	if err := to.Load(ctx, dir, version); err != nil {
+	waiting, end := r.env.UntilStopped(ctx)
+	defer end()
+	if err := to.Load(waiting, dir, version); err != nil {
 		return err
 	}
 	return e.Taken()
 }
 
 // Served samples with a server that has the run's weights: before it asks for answers it wakes the server and hands
-// over weights that this does not have, and afterwards the server sleeps again, where the two share a device.
+// over weights that this does not have, and afterwards the server sleeps again, where the two share a device. When the
+// run is asked to stop, waits for the server end with ErrInterrupted.
 type Served struct {
 	run     *Run
 	to      sampler.Server
@@ -107,7 +131,9 @@ func (s *Served) Name() string { return s.to.Name() }
 // Sample hands the run's weights over, unless the server has them, and asks it.
 func (s *Served) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Params,
 	done func(sampler.Completion) error) error {
-	if err := s.to.Wake(ctx); err != nil {
+	waiting, end := s.run.env.UntilStopped(ctx)
+	defer end()
+	if err := s.to.Wake(waiting); err != nil {
 		return err
 	}
 	if s.version != int64(s.run.steps) {
@@ -117,13 +143,13 @@ func (s *Served) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler
 		}
 		s.version = int64(s.run.steps)
 	}
-	if err := s.to.Sample(ctx, prompts, p, done); err != nil {
+	if err := s.to.Sample(waiting, prompts, p, done); err != nil {
 		return err
 	}
 	if s.run.config.RL.Sampler.Sleeps {
 		s.version = -1 // it forgets them
 	}
-	return s.to.Sleep(ctx)
+	return s.to.Sleep(waiting)
 }
 
 // Close ends the connections to the server.

@@ -37,8 +37,10 @@ func (o *Own) Name() string {
 // stop its error is hosts.ErrInterrupted.
 func (o *Own) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Params,
 	done func(sampler.Completion) error) error {
+	// Ids without a token are drawn as well, where the model's table has more rows than the tokenizer has tokens: the
+	// trainer's softmax has them, and so have servers.
 	choices := newPicker(Options{MaxTokens: p.MaxTokens, Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP,
-		Seed: p.Seed}, o.Tokenizer.VocabSize())
+		Seed: p.Seed}, o.Plan.Model.Vocab)
 	decoder, _ := tokenizer.DecoderOf(o.Tokenizer)
 	var queue []*writing
 	for i, prompt := range prompts {

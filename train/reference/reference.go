@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/plan"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
 	"github.com/millrace/millrace/vfs"
@@ -297,6 +298,9 @@ func (o Options) evaluateChunk(ctx context.Context, s *session.Session, f *file,
 	for len(left) > 0 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
+		}
+		if o.Session != nil && s.Env.Stopped() { // a run has a state to save, so that its passes come to their end
+			return nil, hosts.ErrInterrupted
 		}
 		var now []placed
 		now, left = fit(left, s.Rows)

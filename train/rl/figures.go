@@ -22,7 +22,7 @@ func (l *Loop) figures(s *sampled) map[string]float64 {
 	}
 	for i, name := range l.Panel.Names() {
 		nulls, faults := 0, 0
-		own := map[string][]float64{}
+		sums, counts := map[string]float64{}, map[string]int{} // of metrics, over the answers that have them
 		for _, wave := range s.tallies {
 			for cause, n := range wave[i].Counts {
 				switch c := reward.Cause(cause); {
@@ -33,16 +33,13 @@ func (l *Loop) figures(s *sampled) map[string]float64 {
 				}
 			}
 			for key, x := range wave[i].Metrics {
-				own[key] = append(own[key], x)
+				n := wave[i].MetricOf[key]
+				sums[key], counts[key] = sums[key]+float64(x*float64(n)), counts[key]+n
 			}
 		}
 		all["rewards/"+name+"/null"], all["rewards/"+name+"/failed"] = float64(nulls), float64(faults)
-		for key, xs := range own {
-			sum := 0.0
-			for _, x := range xs {
-				sum += x
-			}
-			all["rewards/"+name+"/"+key] = sum / float64(len(xs))
+		for key, sum := range sums {
+			all["rewards/"+name+"/"+key] = sum / float64(counts[key])
 		}
 	}
 	return all

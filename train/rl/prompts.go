@@ -3,6 +3,7 @@ package rl
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/hostmem"
@@ -19,6 +20,8 @@ type Prompts struct {
 	order   []int32 // of fitting, in the epoch
 	epoch   int     // of order; -1: none yet
 	longest int     // tokens of the longest of fitting
+
+	longestRow int64 // bytes of the longest row of fitting
 }
 
 // OpenPrompts orders prompts by a seed. Those that leave no room for an answer in a number of positions are left out.
@@ -36,6 +39,7 @@ func OpenPrompts(set *data.Dataset, positions int, seed uint64, accounts *hostme
 	for i := range n {
 		if length := set.DocumentLen(i); length < positions {
 			p.fitting, p.longest = append(p.fitting, int32(i)), max(p.longest, length)
+			p.longestRow = max(p.longestRow, set.AskedBytes(i))
 		}
 	}
 	if len(p.fitting) == 0 {
@@ -49,6 +53,18 @@ func OpenPrompts(set *data.Dataset, positions int, seed uint64, accounts *hostme
 
 // Close gives back the memory of the order.
 func (p *Prompts) Close() error { return p.region.Close() }
+
+// shortTokens is the length of a text after which a server's log-probabilities are compared.
+const shortTokens = 16
+
+// Short is the beginning of a prompt, of a few tokens.
+func (p *Prompts) Short() ([]int32, error) {
+	e, err := p.set.Example(int(p.fitting[0]))
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(e.InputIDs[:min(len(e.InputIDs), shortTokens)]), nil
+}
 
 // LeftOut counts the prompts that are too long.
 func (p *Prompts) LeftOut() int { return p.set.Len() - len(p.fitting) }

@@ -129,10 +129,10 @@ func (l *Loop) sample(ctx context.Context, p Place, step int) (*Manifest, error)
 
 // ask samples and scores answers to the next prompts, and moves the end of the round.
 func (l *Loop) ask(ctx context.Context, m *Manifest, n int, of *sampled) ([]answer, error) {
-	prompts, rows := make([]sampler.Prompt, n), make([]data.Asked, n)
+	prompts, told := make([]sampler.Prompt, n), make([]reward.Answer, n)
 	for i := range prompts {
 		var err error
-		if prompts[i], rows[i], err = l.next(&m.End); err != nil {
+		if prompts[i], told[i], err = l.next(&m.End); err != nil {
 			return nil, err
 		}
 	}
@@ -150,7 +150,7 @@ func (l *Loop) ask(ctx context.Context, m *Manifest, n int, of *sampled) ([]answ
 		of.tokens, of.all, of.lag = of.tokens+len(c.IDs), of.all+1, of.lag+m.Step-int(c.Version)
 		of.see()
 		bar.Show(float64(done)/float64(len(answers)), fmt.Sprintf("%d of %d answers", done, len(answers)))
-		if err := l.judge(a, &rows[c.Prompt]); err != nil {
+		if err := l.judge(a, told[c.Prompt]); err != nil {
 			return err
 		}
 		return l.reached("sampling")
@@ -166,7 +166,9 @@ func (l *Loop) ask(ctx context.Context, m *Manifest, n int, of *sampled) ([]answ
 	if err := l.reached("scoring"); err != nil {
 		return nil, err
 	}
-	results, err := l.Panel.Wait(ctx)
+	waiting, end := l.Env.UntilStopped(ctx)
+	defer end()
+	results, err := l.Panel.Wait(waiting)
 	if err != nil {
 		return nil, fmt.Errorf("round %d: %w", m.Round, err)
 	}
@@ -185,22 +187,34 @@ func (s *sampled) see() {
 	}
 }
 
-// next is the prompt at a cursor, which it moves.
-func (l *Loop) next(c *data.Cursor) (p sampler.Prompt, row data.Asked, err error) {
+// next is the prompt at a cursor, which it moves, with what all answers to it are judged by.
+func (l *Loop) next(c *data.Cursor) (p sampler.Prompt, told reward.Answer, err error) {
 	document, number, after := l.Prompts.At(*c)
 	*c = after
 	e, err := l.Prompts.set.Example(document)
 	if err != nil {
-		return p, row, err
+		return p, told, err
 	}
-	if row, err = l.Prompts.set.Asked(document); err != nil {
-		return p, row, err
+	row, err := l.Prompts.set.Asked(document)
+	if err != nil {
+		return p, told, err
 	}
 	p = sampler.Prompt{Group: number, IDs: e.InputIDs, Samples: l.Config.Samples, Ends: l.EndsOfText}
+	told.Prompt = l.Decode(p.IDs, false)
+	if told.Row, err = json.Marshal(row.Row); err != nil {
+		return p, told, err
+	}
 	if row.Prompt.Messages != nil {
 		p.Ends = l.EndsOfMessages
+		told.Messages, err = json.Marshal(row.Prompt.Messages)
 	}
-	return p, row, nil
+	return p, told, err
+}
+
+// HeldBytes bounds what rows of prompts take of host memory in a round, besides their tokens: as they are read, as
+// judges get them, and in the lines that judges have at once.
+func (l *Loop) HeldBytes() int64 {
+	return l.Prompts.longestRow * int64(2*l.Config.PromptsPerStep+reward.LinesAtOnce(l.Config.Reward))
 }
 
 // check refuses an answer that no sampler may give.
@@ -217,24 +231,15 @@ func (l *Loop) check(c sampler.Completion, prompts []sampler.Prompt, answers []a
 	return nil
 }
 
-// judge hands an answer to the judges.
-func (l *Loop) judge(a *answer, row *data.Asked) error {
+// judge hands an answer to the judges. told is what is known of its prompt.
+func (l *Loop) judge(a *answer, told reward.Answer) error {
 	said := a.IDs
 	if a.Finish == sampler.FinishStop {
 		said = said[:len(said)-1]
 	}
-	of := reward.Answer{ID: a.group*int64(l.Config.Samples) + int64(a.Sample), Prompt: l.Decode(a.prompt, false),
-		Completion: l.Decode(said, true), CompletionIDs: a.IDs, Finish: a.Finish}
-	var err error
-	if of.Row, err = json.Marshal(row.Row); err != nil {
-		return err
-	}
-	if row.Prompt.Messages != nil {
-		if of.Messages, err = json.Marshal(row.Prompt.Messages); err != nil {
-			return err
-		}
-	}
-	return l.Panel.Judge(of)
+	told.ID = a.group*int64(l.Config.Samples) + int64(a.Sample)
+	told.Completion, told.CompletionIDs, told.Finish = l.Decode(said, true), a.IDs, a.Finish
+	return l.Panel.Judge(told)
 }
 
 // keepUnlike keeps the groups whose answers do not all have the same reward.

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/hostmem"
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/console"
+	"github.com/millrace/millrace/internal/fault"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/train/hosts"
 	"github.com/millrace/millrace/train/rundir"
@@ -207,6 +208,20 @@ func (e *Env) Stopped() bool {
 	default:
 		return false
 	}
+}
+
+// UntilStopped is a context that also ends when the run is asked to end: its cause is hosts.ErrInterrupted then. It is
+// for waits for others. A pass does not get it: to end one would break the engine, which has a state to save.
+func (e *Env) UntilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	fault.Go(func() {
+		select {
+		case <-e.Stop: // nil: never
+			cancel(hosts.ErrInterrupted)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(nil) }
 }
 
 // Finishes says what a run does before it ends when it is asked to stop, such as "finishing step 5 and saving". It is

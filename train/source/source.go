@@ -242,6 +242,7 @@ func TokenizerNote(t tokenizer.Tokenizer) string {
 type Reader struct {
 	Tokenizer     tokenizer.Tokenizer
 	Renderer      data.Renderer
+	vocab         int // of the model
 	trainOnPrompt bool
 	HostBytes     int64                   // memory.host; 0: what there is
 	Check         func([]data.Type) error // refuses types of data that the run cannot use; nil: none
@@ -251,7 +252,7 @@ type Reader struct {
 // OpenReader opens the tokenizer and the chat template that the keys of a run file name.
 func (s *Source) OpenReader(c *runfile.Config) (r Reader, err error) {
 	defer letGarbageGrow(c.Memory.Host.N)() // a vocabulary is read from 10 MB of JSON
-	r.trainOnPrompt, r.HostBytes = c.TrainOnPrompt, c.Memory.Host.N
+	r.vocab, r.trainOnPrompt, r.HostBytes = s.Model.Vocab, c.TrainOnPrompt, c.Memory.Host.N
 	r.Check = func(types []data.Type) error { return data.CheckObjective(types, "", objective.Needs{}) }
 	if r.Tokenizer, err = s.OpenTokenizer(c.Tokenizer); err != nil {
 		return r, err
@@ -322,8 +323,8 @@ func Prepare(ctx context.Context, e *session.Env, what string, sources []data.So
 	}
 	bar := e.Bar("tokenizing " + what)
 	o := data.Options{Tokenizer: r.Tokenizer, Renderer: r.Renderer, CacheDir: cache, TrainOnPrompt: r.trainOnPrompt,
-		InTwos: r.InTwos,
-		Hub:    hubOf(e), Accounts: e.Accounts,
+		InTwos: r.InTwos, Vocab: r.vocab,
+		Hub: hubOf(e), Accounts: e.Accounts,
 		Note: func(line string) { e.Note("%s", line) }, Progress: func(p data.Progress) {
 			bar.Set(p.ReadBytes, p.TotalBytes)
 		}, MemoryBytes: tokenizingBytes(e, r.HostBytes), Check: r.Check}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/millrace/millrace/runfile"
 )
 
 // queue deals questions to the workers of a judge, in order, each to the one that has the fewest.
@@ -15,6 +17,19 @@ type queue struct {
 	window  int              // the most that it can have
 	changed chan struct{}    // has an entry when there is something to deal, or a worker has one question less
 	next    []chan *question // what each worker takes from
+}
+
+// LinesAtOnce bounds the lines of answers that judges have at the same time: those of a server are in its request, too.
+func LinesAtOnce(specs []runfile.Reward) (n int) {
+	for i := range specs {
+		switch of := &specs[i]; {
+		case len(of.Command) > 0:
+			n += of.Instances() * window
+		case of.URL != "":
+			n += 2 * of.Instances() * mostInRequest
+		}
+	}
+	return n
 }
 
 func newQueue(workers, window int) *queue {

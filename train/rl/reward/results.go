@@ -57,6 +57,7 @@ type Tally struct {
 	Name      string
 	Mean, Std float64            // of rewards that are not null, Std with n-1; NaN of too few
 	Metrics   map[string]float64 // that the judge gives, each the mean over the answers that have it
+	MetricOf  map[string]int     // how many answers have each of Metrics
 	Counts    [Causes]int        // of answers, by Cause
 	Restarts  int                // of its processes
 	BusySec   float64            // in which it had answers to judge
@@ -90,7 +91,7 @@ func (p *Panel) results(sheets []*sheet) *Results {
 // tallyOf sums up the verdicts of a judge.
 func tallyOf(name string, sheets []*sheet, judge int) Tally {
 	t := Tally{Name: name}
-	sums, counts := map[string]float64{}, map[string]float64{}
+	sums, counts := map[string]float64{}, map[string]int{}
 	sum, n := 0.0, 0.0
 	for _, s := range sheets {
 		v := &s.verdicts[judge]
@@ -115,9 +116,9 @@ func tallyOf(name string, sheets []*sheet, judge int) Tally {
 	}
 	for key, x := range sums {
 		if t.Metrics == nil {
-			t.Metrics = map[string]float64{}
+			t.Metrics, t.MetricOf = map[string]float64{}, counts
 		}
-		t.Metrics[key] = x / counts[key]
+		t.Metrics[key] = x / float64(counts[key])
 	}
 	return t
 }

@@ -292,7 +292,7 @@ func (p *Panel) Wait(ctx context.Context) (*Results, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := cmp.Or(p.ended(), ctx.Err()); err != nil {
+	if err := cmp.Or(p.ended(), context.Cause(ctx)); err != nil {
 		return nil, err
 	}
 	r := p.results(sheets)
@@ -326,9 +326,10 @@ type modelJudge struct{}
 func (modelJudge) ask(*question) {}
 func (modelJudge) close()        {}
 
-// askModels has the models score a step.
+// askModels has the models score a step, each of them once, however many rewards are of its scores.
 func (p *Panel) askModels(ctx context.Context, sheets []*sheet) error {
 	var answers []Answer
+	scored := map[string][]float64{} // by the model's directory
 	for i := range p.specs {
 		if p.specs[i].Model == "" || len(sheets) == 0 {
 			continue
@@ -339,11 +340,19 @@ func (p *Panel) askModels(ctx context.Context, sheets []*sheet) error {
 			}
 		}
 		began := time.Now()
-		scores, err := p.options.Model(ctx, p.specs[i].Model, answers)
+		scores, isThere := scored[p.specs[i].Model]
+		var err error
+		if !isThere {
+			scores, err = p.options.Model(ctx, p.specs[i].Model, answers)
+			scored[p.specs[i].Model] = scores
+		}
 		if err == nil && len(scores) != len(answers) {
 			err = fmt.Errorf("%d scores for %d answers", len(scores), len(answers))
 		}
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
 			return &FailedError{p.specs[i].Name, err}
 		}
 		p.mu.Lock()

@@ -73,7 +73,7 @@ func (s *server) Load(ctx context.Context, dir string, version int64) error {
 	}
 	h := Handover{Version: version, Mean: math.NaN(), Most: math.NaN()}
 	err = s.compare(ctx, before, now, &h)
-	if err == nil {
+	if err == nil && (before == nil || !s.o.ProbeOnce) {
 		err = s.probe(ctx, &h)
 	}
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/spelling"
+	"github.com/millrace/millrace/runfile"
 	"github.com/millrace/millrace/train/rl/sampler"
 )
 
 // Servers that can be asked.
 const (
-	SGLang = "sglang"
-	VLLM   = "vllm"
+	SGLang = runfile.EngineSGLang
+	VLLM   = runfile.EngineVLLM
 )
 
 // Options say which server samples, and what of.
@@ -34,6 +35,8 @@ type Options struct {
 	// compares them with the server's, after ProbeIDs. nil: it does not.
 	LogProbs func(ctx context.Context, ids []int32, from int) ([]float32, error)
 	ProbeIDs []int32 // a short prompt
+	// ProbeOnce has Load compare them at the first hand-over alone: the trainer's pass is as long as that of a step.
+	ProbeOnce bool
 
 	Limits Limits                           // zero values: those of Usual
 	Warn   func(format string, args ...any) // a line for people, once for each thing; nil: they are lost
