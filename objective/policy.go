@@ -39,8 +39,10 @@ type Rollout struct {
 	Masked bool
 	// Sampler are the log-probabilities of the model that has sampled the answer; above 0: not known. Nil: none is.
 	Sampler []float32
-	// Old are those before the first update with the answers of the step; nil: the model's own.
-	Old []float32
+	// Old are those before the first update with the answers of the step. First says that no update came before: they
+	// are the model's own then, and not given.
+	Old   []float32
+	First bool
 	// Reward is that of the answer, which a critic's values are compared with, and Values are those before the first
 	// update, of the positions that predict the tokens; nil: the model's own.
 	Reward float64
@@ -189,6 +191,7 @@ func (a *answer) read(o *ofPolicy, q *Sequence, advantage float64) {
 		}
 		old := lp
 		switch {
+		case q.Rollout.First:
 		case o.needs.Old:
 			old = float64(q.Rollout.Old[t])
 		case o.settings.Old == OldOfSampler && !math.IsNaN(sampler):
@@ -304,7 +307,7 @@ func (o *ofPolicy) check(q *Sequence) error {
 		return fmt.Errorf("%s has no advantage: policy needs answers that were sampled (data of type rollouts)", q.name())
 	case !isFinite(q.Rollout.Advantage):
 		return fmt.Errorf("%s has the advantage %v: it must be finite", q.name(), q.Rollout.Advantage)
-	case o.needs.Old && q.Rollout.Old == nil:
+	case o.needs.Old && q.Rollout.Old == nil && !q.Rollout.First:
 		return fmt.Errorf("%s has no log-probabilities from before the first update, and old is %s: give them, or leave "+
 			"old out", q.name(), o.settings.Old)
 	case o.settings.Old == OldOfSampler && q.Rollout.Sampler == nil:

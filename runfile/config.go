@@ -83,7 +83,7 @@ func read(path string, set []string) (*Config, error) {
 // decide fills in what follows from other keys: the master weights are fp32 where everything is computed in fp32. A
 // model that is compared with its beginning moves slowly, and decay would pull it to zero, not to there.
 func (c *Config) decide() {
-	c.RL.decide(&c.Objective)
+	c.RL.decide(&c.Objective, c.BatchTokens/max(c.SequenceLen, 1))
 	c.Objective.decide()
 	rate, decay := 1e-5, 0.01
 	if c.Objective.compares() {

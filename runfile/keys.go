@@ -227,7 +227,8 @@ type Objective struct {
 	RewardWeights map[string]float64 `yaml:"reward_weights,omitempty,flow" unset:"1 each"`
 	// Where the log-probabilities before the first update with an answer come from, of `policy`. `now`: no update came
 	// before, so that each ratio is 1. `start`: the model as it was before the first step with these data, which costs an
-	// evaluation of them. `data`: `old` of the rows. `sampler`: their `logprobs`.
+	// evaluation of them. `data`: `old` of the rows, or in a loop what its own sampler has said. `sampler`: their
+	// `logprobs`. The default of a loop of several steps a round is [another](rl.md#a-loop).
 	Old string `yaml:"old,omitempty" unset:"'now'"`
 	// What `policy` does where the sampler's log-probabilities are not the model's: `token_truncate`, `token_mask`,
 	// `sequence_truncate`, `sequence_mask` or `none`. See [the sampler's correction](rl.md#the-samplers-correction).

@@ -65,9 +65,8 @@ func (s Sampler) MarshalYAML() (any, error) {
 // Asked reports whether the run is a loop of reinforcement learning.
 func (l *RL) Asked() bool { return !reflect.ValueOf(*l).IsZero() }
 
-// decide fills in what a loop without some keys has, and what its objective takes for the log-probabilities before the
-// first update: with several updates the sampler's own, since the model's are of after the first one.
-func (l *RL) decide(o *Objective) {
+// decide fills in what a loop without some keys has. rows are those of a step.
+func (l *RL) decide(o *Objective, rows int) {
 	if !l.Asked() {
 		return
 	}
@@ -84,10 +83,7 @@ func (l *RL) decide(o *Objective) {
 			*key = 1
 		}
 	}
-	if of, err := o.Open(); l.Iterations > 1 && o.Old == "" && err == nil && of != nil && of.Needs().Rollouts &&
-		!of.Needs().Sampler {
-		o.Old = objective.OldOfSampler
-	}
+	l.decideOld(o, rows)
 	weights := map[string]float64{}
 	for _, r := range l.Reward {
 		if r.Weight.Given {
@@ -96,6 +92,36 @@ func (l *RL) decide(o *Objective) {
 	}
 	if len(weights) > 0 && len(o.RewardWeights) == 0 {
 		o.RewardWeights = weights
+	}
+}
+
+// SaysOld reports whether the sampler's log-probabilities are those that the model has of its answers: it is the run
+// itself, and draws from the whole distribution as it is.
+func (l *RL) SaysOld() bool {
+	return l.Sampler.IsOwn() && l.Temperature == 1 && l.TopP == 1 && l.TopK == 0
+}
+
+// decideOld chooses where an objective has the log-probabilities before the first update with a round from, if the
+// round may take several steps: its sampler, where that says them, else an evaluation. Losses that read neither, since
+// they need a critic's values as well, have the sampler's with several updates.
+func (l *RL) decideOld(o *Objective, rows int) {
+	if o.Old != "" || l.Iterations == 1 && l.PromptsPerStep*l.Samples <= rows {
+		return
+	}
+	choices := []string{objective.OldOfStart}
+	if l.SaysOld() {
+		choices[0] = objective.OldOfData
+	}
+	if l.Iterations > 1 {
+		choices = append(choices, objective.OldOfSampler)
+	}
+	for _, old := range choices {
+		with := *o
+		with.Old = old
+		if of, err := with.Open(); err == nil && of != nil && of.Needs().Rollouts && !of.Needs().OldValues {
+			o.Old = old
+			return
+		}
 	}
 }
 
@@ -124,9 +150,13 @@ func (c *Config) checkLoop(of objective.Objective) error {
 		i := slices.IndexFunc(c.Datasets, func(s data.Source) bool { return !asks(s) })
 		return bad("rl: dataset %s is of type %s, and a loop samples its own answers: set type: %s", c.Datasets[i].Path,
 			c.Datasets[i].Type, data.Prompts)
-	case of.Needs().Old:
-		return bad("objective.old is %s, and a loop has the log-probabilities of its own sampler for that: set it to "+
-			"sampler, or leave it out", c.Objective.Old)
+	case of.Needs().OldValues:
+		return bad("objective.old is %s, and a loop has no critic's values of its answers: set it to %s, or leave it out",
+			c.Objective.Old, objective.OldOfSampler)
+	case of.Needs().Old && !of.Needs().OldOfStart && !l.SaysOld():
+		return bad("objective.old is %s, and the log-probabilities of the sampler are not the model's own: it is a server, "+
+			"or rl.temperature, top_p or top_k change them; set objective.old to %s, or leave it out", c.Objective.Old,
+			objective.OldOfStart)
 	case of.Needs().Reference && c.Objective.Reference == ReferenceData:
 		return bad("objective.reference is %s, and a loop samples its own answers, of which no file has what a reference "+
 			"says: set it to %s, or to a model's directory", ReferenceData, ReferenceStart)

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/blame"
 	"github.com/millrace/millrace/internal/surroundings"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/train/rl"
 	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/verbs"
@@ -359,4 +360,72 @@ func TestTwoRunsOnOneDirectory(t *testing.T) {
 	if !errors.Is(refused, blame.ErrRequest) || strings.Contains(refused.Error(), "\n") {
 		t.Errorf("the second run: %v; want one line about the request", refused)
 	}
+}
+
+// stepJudge is a judge in a shell: the reward of an answer follows from the length of its line.
+const stepJudge = `while IFS= read -r line; do id=${line#*'"id":'}; id=${id%%,*}; ` +
+	`printf '{"id": %s, "reward": %d}\n' "$id" $((${#line} % 7)); done`
+
+// A loop that is killed at random moments, in sampling, scoring, evaluation, training and saving, is started again each
+// time, and ends with the weights, the records and the files of rounds of one that was left alone.
+func TestKilledLoopsGoOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("each kill takes a start of a process: make long runs it")
+	}
+	seed := *killSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-kill-seed=%d", seed)
+	random := rand.New(rand.NewPCG(seed, 2))
+	base := loopConfig(t)
+	base.RL.Reward = []runfile.Reward{{Name: "a", Command: []string{"sh", "-c", stepJudge}}}
+	base.RL.Iterations, base.BatchTokens, base.MaxSteps = 2, 512, 12
+	base.Save = runfile.Save{Every: 3, Keep: 2, AtEnd: true}
+	base.Objective.Old, base.Objective.Clip = "start", []float64{0.001, 0.001}
+	left := *base
+	left.OutputDir = filepath.Join(t.TempDir(), "left")
+	begin := time.Now()
+	if !runVictim(t, writeRun(t, &left), "", time.Hour) {
+		t.Fatal("it was killed")
+	}
+	took := time.Since(begin)
+	ended, inRound := 0, 0
+	for killed := 0; killed < 2**kills || ended == 0; {
+		victim := *base
+		victim.OutputDir = filepath.Join(t.TempDir(), "run")
+		path := writeRun(t, &victim)
+		for {
+			wait := time.Duration(random.Float64() * 0.8 * float64(took))
+			if killed >= 2**kills {
+				wait = time.Hour
+			}
+			if runVictim(t, path, "", wait) {
+				break
+			}
+			killed++
+			rows, _ := filepath.Glob(filepath.Join(victim.OutputDir, rl.Dir, "*.zst"))
+			whole, _ := filepath.Glob(filepath.Join(victim.OutputDir, rl.Dir, "*.json"))
+			if len(rows) > 0 || len(whole) > 0 {
+				inRound++
+			}
+		}
+		if !bytes.Equal(loopWeights(t, &victim), loopWeights(t, &left)) {
+			t.Fatalf("after %d kills: other weights", killed)
+		}
+		if a, b := losses(t, victim.OutputDir), losses(t, left.OutputDir); fmt.Sprint(a) != fmt.Sprint(b) {
+			t.Errorf("losses %v, want %v", a, b)
+		}
+		for round := range 3 {
+			name := filepath.Join(rl.Dir, rl.RowsName(round))
+			a, errA := os.ReadFile(filepath.Join(left.OutputDir, name))
+			b, errB := os.ReadFile(filepath.Join(victim.OutputDir, name))
+			if errA != nil || errB != nil || !bytes.Equal(a, b) {
+				t.Fatalf("after %d kills: other answers in round %d (%v, %v)", killed, round, errA, errB)
+			}
+		}
+		ended++
+	}
+	t.Logf("%d kills, %d of them after the first round was sampled, in %d runs that came to their end", 2**kills, inRound,
+		ended)
 }

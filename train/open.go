@@ -141,7 +141,7 @@ func (r *Run) open(ctx context.Context, o OpenOptions) (err error) {
 	if err := r.openState(ctx, func() error { return nil }); err != nil {
 		return err
 	}
-	return r.openOld(ctx, "", r.runID, r.steps)
+	return r.openOldOfData(ctx, "", r.runID, r.steps)
 }
 
 // writeConfig writes the config.json of a model without a directory, and returns the directory that it has until Close.
@@ -321,7 +321,8 @@ func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, sample
 	if also.Objective = r.aim.objective != nil; also.Objective {
 		also.TopK = r.aim.objective.Needs().TopK
 	}
-	also.LogProbs = also.LogProbs || also.Objective && (r.evaluates() || r.aim.objective.Needs().OldOfStart)
+	also.LogProbs = also.LogProbs || also.Objective && (r.evaluates() || r.aim.objective.Needs().OldOfStart) ||
+		r.rounds != nil && !r.config.RL.Sampler.IsOwn() // to compare the server's
 	r.plan, err = r.env.MakePlan(ctx, r.config, r.src.Model, r.src.ExportType(), steps, also, samples, begun, false,
 		r.dev.Info(), len(r.dev.Computes))
 	return err

@@ -18,6 +18,10 @@ const rolloutNumbers = 4
 // readsReference reports whether rows have what the reference says.
 func (r *Run) readsReference() bool { return r.config.Objective.Reference == runfile.ReferenceData }
 
+// ownSays reports whether old: data is of a loop, whose own sampler has the log-probabilities from before the first
+// update: the same weights gave the answers.
+func (r *Run) ownSays() bool { return r.rounds != nil && !r.aim.objective.Needs().OldOfStart }
+
 // checkRollouts refuses rows that lack what the objective reads of answers, or have what it leaves out.
 func (r *Run) checkRollouts(d *data.Dataset) error {
 	needs := r.aim.objective.Needs()
@@ -41,7 +45,7 @@ func (r *Run) checkRollouts(d *data.Dataset) error {
 		isLeft bool   // it says nothing that a run may leave out
 	}{
 		{"logprobs", data.TokenLogProbs, needs.Sampler, "take another loss, or objective.old: now", true},
-		{"old", data.TokenOld, needs.Old && !needs.OldOfStart, "objective.old: data", false},
+		{"old", data.TokenOld, needs.Old && !needs.OldOfStart && !r.ownSays(), "objective.old: data", false},
 		{"values", data.TokenValues, needs.OldValues, "objective.old: data with loss: ppo", true},
 		{"ref", data.TokenReferences, needs.Reference && r.readsReference(), "objective.reference: data", !needs.Reference},
 	} {
@@ -88,20 +92,25 @@ func (r *Run) rolled(placed []data.Placed, d *data.Dataset, room []byte) error {
 	}
 	needs := r.aim.objective.Needs()
 	_, hasSampler := d.HasColumn(data.TokenLogProbs)
+	isFirst := r.rounds != nil && r.rounds.place.Taken == 0 && needs.Old
+	old := data.TokenOld
+	if r.ownSays() {
+		old = data.TokenLogProbs
+	}
 	for i, p := range placed {
 		own := &r.aim.rollouts[i]
 		for _, one := range []struct {
 			has    bool
 			column data.TokenColumn
 			into   *[]float32
-		}{{hasSampler, data.TokenLogProbs, &own.Sampler}, {needs.Old, data.TokenOld, &own.Old},
+		}{{hasSampler, data.TokenLogProbs, &own.Sampler}, {needs.Old && !isFirst, old, &own.Old},
 			{needs.OldValues, data.TokenValues, &own.Values}} {
 			if !one.has {
 				continue
 			}
 			mem := room[: 4*p.Length : 4*p.Length]
 			*one.into, room = hostmem.F32(mem), room[4*p.Length:]
-			if one.column == data.TokenOld && r.aim.old != nil {
+			if one.into == &own.Old && r.aim.old != nil {
 				part, document := d.Origin(p.Document)
 				err = r.aim.old.Read(mem[:4*(p.Length-1)], part, document)
 			} else {
@@ -111,6 +120,7 @@ func (r *Run) rolled(placed []data.Placed, d *data.Dataset, room []byte) error {
 				return blame.NotRequest(err)
 			}
 		}
+		own.First = isFirst
 		r.aim.documents[i].Rollout = own
 	}
 	return nil

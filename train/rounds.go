@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/train/rl"
 	"github.com/millrace/millrace/train/rl/reward"
 	"github.com/millrace/millrace/train/rl/server"
+	"github.com/millrace/millrace/train/rundir"
 	"github.com/millrace/millrace/train/session"
 	"github.com/millrace/millrace/train/source"
 )
@@ -42,6 +43,7 @@ type rounds struct {
 	said    *reference.Set     // what the reference says of its answers
 	figures map[string]float64 // for the record of its next step
 	noted   bool               // that a round takes several steps
+	warned  bool               // that the server's log-probabilities are far from the trainer's
 }
 
 // openRounds opens the loop of a run file that has one. The prompts are the run's data.
@@ -84,6 +86,7 @@ func (r *Run) answersMemory() session.SampleMemory {
 		return session.SampleMemory{}
 	}
 	m := generate.AnswersMemory(r.config, r.rounds.loop.Prompts.Longest(), r.src.Model.MaxPositions)
+	m.Bytes += r.rounds.loop.HeldBytes()
 	if most := r.env.Tests.Answers; most > 0 {
 		m.Caches.Sequences = min(m.Caches.Sequences, most)
 	}
@@ -99,7 +102,11 @@ func (r *Run) startRounds(ctx context.Context, ids []string, settings string) er
 		l.Sampler = &generate.Own{Session: r.session, Tokenizer: r.rounds.tok,
 			Positions: min(c.SequenceLen, r.src.Model.MaxPositions)}
 	} else {
-		s, err := r.ServerSampler(ctx, nil, func(h server.Handover) {
+		probe, err := l.Prompts.Short()
+		if err != nil {
+			return err
+		}
+		s, err := r.ServerSampler(ctx, probe, func(h server.Handover) {
 			r.env.Note("weights %d: %s", h.Version, h.Checked())
 		})
 		if err != nil {
@@ -131,7 +138,7 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 	}
 	path := filepath.Join(s.loop.Dir, rl.RowsName(m.Round))
 	s.data, err = data.Prepare(ctx, []data.Source{{Path: path, Type: data.Rollouts}},
-		data.Options{Tokenizer: s.tok, Accounts: r.env.Accounts})
+		data.Options{Tokenizer: s.tok, Vocab: r.src.Model.Vocab, Accounts: r.env.Accounts})
 	if err != nil {
 		return blame.NotRequest(err)
 	}
@@ -143,7 +150,9 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 	figures := maps.Clone(m.Figures)
 	if s.reference != nil {
 		began := time.Now()
-		s.said, err = s.reference.Open(ctx, filepath.Join(s.loop.Dir, rl.ReferenceName(m.Round)), s.data.Parts()[0])
+		waiting, end := r.env.UntilStopped(ctx) // it has an engine of its own
+		defer end()
+		s.said, err = s.reference.Open(waiting, filepath.Join(s.loop.Dir, rl.ReferenceName(m.Round)), s.data.Parts()[0])
 		if err != nil {
 			return fmt.Errorf("round %d: %w", m.Round, err)
 		}
@@ -156,17 +165,41 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 		return fmt.Errorf("round %d: %w", m.Round, err)
 	}
 	s.end, s.steps, s.figures = m.End, s.loader.Steps(), figures
+	if err := s.openOld(ctx, r, m); err != nil {
+		return err
+	}
 	if s.place.Taken > 0 {
 		s.figures = nil
 		return s.loader.Seek(s.place.Rows)
 	}
 	if s.steps > r.config.RL.Iterations && !s.noted {
 		s.noted = true
-		r.env.Note("round %d takes %s, since batch_tokens (%d) have no room for all of its answers at once: those after the "+
-			"first are of answers that an older model gave; raise batch_tokens, or set objective.old to sampler", m.Round,
+		why := fmt.Sprintf("round %d takes %s, since batch_tokens (%d) have no room for all of its answers at once", m.Round,
 			spelling.Count(s.steps, "step"), r.config.BatchTokens)
+		if needs := r.aim.objective.Needs(); !needs.Old && !needs.Sampler {
+			r.env.Warn("%s: those after the first take answers of an older model for the model's own (objective.old: now); "+
+				"raise batch_tokens, or leave objective.old out", why)
+		} else {
+			r.env.Note("%s", why)
+		}
 	}
 	return nil
+}
+
+// openOld evaluates what the model makes of a round before its first update with it, or finds that in the output
+// directory, if the objective asks for it. A round of one step needs none: its first step is the only one.
+func (s *rounds) openOld(ctx context.Context, r *Run, m *rl.Manifest) error {
+	if r.aim.old != nil { // of the round before
+		err := r.aim.old.Close()
+		if r.aim.old = nil; err != nil {
+			return err
+		}
+	}
+	if s.steps == 1 {
+		return nil
+	}
+	weights := fmt.Sprintf("%s before round %d, after step %d", m.Run, m.Round, m.Step)
+	return r.openOld(ctx, s.data, filepath.Join(r.config.OutputDir, rundir.OldName), weights, s.place.Taken > 0)
 }
 
 // took counts a step on the latest batch, after which the round's file continues at a cursor.
@@ -243,11 +276,27 @@ func (t *trainer) recordRound(m *trace.Metrics, figures map[string]float64) {
 	}
 	maps.Copy(m.Objective, figures)
 	m.Objective["train_sec"] = m.StepSec
+	t.warnOfServer(m.Objective)
 	m.Objective["planned_bytes"] = float64(t.summary.PlannedBytes)
 	s := &t.summary
 	s.RolloutBytes = max(s.RolloutBytes, int64(figures["rollout_resident_bytes"]))
 	if now, err := hostmem.RSS(); err == nil {
 		m.Objective["train_resident_bytes"] = float64(now)
 		s.TrainBytes = max(s.TrainBytes, now)
+	}
+}
+
+// grossDifference is a mean difference of log-probabilities, in nats, that neither rounding nor weights in 4 bits make.
+const grossDifference = 0.5
+
+// warnOfServer warns once of a server whose log-probabilities of a round are far from the trainer's, where both are of
+// the whole distribution as it is. The first step of a round compares all of them.
+func (t *trainer) warnOfServer(of map[string]float64) {
+	s, p := t.rounds, &t.config.RL
+	if d := of["sampling/sampling_logp_difference/mean"]; d > grossDifference && s.served != nil && !s.warned &&
+		p.Temperature == 1 && p.TopP == 1 && p.TopK == 0 {
+		s.warned = true
+		t.env.Warn("%s: its log-probabilities of a round are %.3g nats from the trainer's on average: it has old weights, "+
+			"or another model; look at its log", s.served.Name(), d)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/data"
 	"github.com/millrace/millrace/objective"
 	"github.com/millrace/millrace/runfile"
+	"github.com/millrace/millrace/trace"
 	"github.com/millrace/millrace/train/generate"
 	"github.com/millrace/millrace/train/rl/sampler"
 	"github.com/millrace/millrace/train/rl/server"
@@ -214,6 +215,19 @@ func TestOpenServerRefuses(t *testing.T) {
 	}
 }
 
+// A server on the run's device that has no room for its weights next to the run is refused before anything is sampled.
+func TestSleepingServersNeedRoom(t *testing.T) {
+	const gib = 1 << 30
+	if err := checkSleeps(24*gib, 22*gib, 8e9); err == nil || !strings.Contains(err.Error(), "lower memory.device") {
+		t.Errorf("22 of 24 GiB, and 8 billion parameters: %v", err)
+	}
+	for _, fits := range [][2]int64{{24 * gib, 8 * gib}, {0, 8 * gib}} {
+		if err := checkSleeps(fits[0], fits[1], 8e9); err != nil {
+			t.Errorf("%v: %v", fits, err)
+		}
+	}
+}
+
 // A loop has a server sample: each round by the weights of its step.
 func TestLoopWithServer(t *testing.T) {
 	env, c := newEnv(t), loopConfig(t)
@@ -224,7 +238,22 @@ func TestLoopWithServer(t *testing.T) {
 	c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "f32"}
 	c.RL.PromptsPerStep, c.RL.Samples, c.MaxSteps = 2, 2, 2
 	c.RL.Sampler = runfile.Sampler{URL: plays.URL, Engine: server.SGLang, Dir: filepath.Join(t.TempDir(), "policy")}
-	for i, m := range loopRecords(t, c) {
+	compared, told := 0, []string(nil)
+	own := newEnv(t)
+	own.Progress = lines(func(line string) {
+		if strings.Contains(line, "nats from the trainer's on average") {
+			compared++
+		}
+		told = append(told, line)
+	})
+	var records []trace.Metrics
+	if _, err := Train(t.Context(), c, Options{Env: own, OnStep: func(m trace.Metrics) error {
+		records = append(records, m)
+		return nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range records {
 		if d, ok := m.Objective["sampling/sampling_logp_difference/max"]; !ok || !(d < 0.01) ||
 			m.Objective["staleness"] != 0 {
 			t.Errorf("step %d: the server's log-probabilities are %v from the model's, %v", i, d, m.Objective)
@@ -238,5 +267,8 @@ func TestLoopWithServer(t *testing.T) {
 	}
 	if loads != 2 {
 		t.Errorf("weights were handed over %d times, want 2: %q", loads, plays.Paths())
+	}
+	if compared != 1 {
+		t.Errorf("log-probabilities were compared at %d hand-overs, want the first one: %q", compared, told)
 	}
 }
