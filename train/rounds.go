@@ -153,6 +153,9 @@ func (s *rounds) ready(ctx context.Context, r *Run) error {
 		waiting, end := r.env.UntilStopped(ctx) // it has an engine of its own
 		defer end()
 		s.said, err = s.reference.Open(waiting, filepath.Join(s.loop.Dir, rl.ReferenceName(m.Round)), s.data.Parts()[0])
+		if err != nil && waiting.Err() != nil {
+			err = context.Cause(waiting)
+		}
 		if err != nil {
 			return fmt.Errorf("round %d: %w", m.Round, err)
 		}
