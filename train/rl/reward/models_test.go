@@ -19,7 +19,7 @@ func TestModelsScoreOnce(t *testing.T) {
 	var specs []runfile.Reward
 	for i, dir := range []string{"m", "m", "other"} {
 		specs = append(specs, runfile.Reward{Name: fmt.Sprint("r", i), Model: dir,
-			Memory: runfile.RewardMemory{Host: runfile.Bytes{N: 1 << 30}}})
+			Memory: runfile.ModelMemory{Host: runfile.Bytes{N: 1 << 30}}})
 	}
 	p, err := Open(t.Context(), specs, o)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestWaitForAModelEnds(t *testing.T) {
 		return nil, ctx.Err()
 	}}
 	p, err := Open(t.Context(), []runfile.Reward{{Name: "r", Model: "m",
-		Memory: runfile.RewardMemory{Host: runfile.Bytes{N: 1 << 30}}}}, o)
+		Memory: runfile.ModelMemory{Host: runfile.Bytes{N: 1 << 30}}}}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
