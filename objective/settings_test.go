@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 				Delta: new(0.0), KL: new(0.1), KLTau: new(1e-3), Advantage: "group", Old: "sampler", Correction: "none",
 				CorrectionMin: new(0.0), CorrectionMax: new(0.0), Normalizer: "answers",
 				OffPolicyThreshold: new(0.0), RejectionMax: new(0.0)}},
-			Needs{Rollouts: true, Reference: true, Sampler: true}},
+			Needs{Rollouts: true, Rewards: true, Reference: true, Sampler: true}},
 		{ofPPO(Policy{Old: "data"}), Settings{Type: "policy", Losses: []string{"ppo"}, Gamma: new(1.0), Policy: Policy{
 			Clip: []float64{0.2, 0.2}, Delta: new(0.0), KL: new(0.0), KLTau: new(1e-3), Advantage: "gae", Old: "data",
 			Correction: "token_truncate", CorrectionMin: new(0.0), CorrectionMax: new(2.0), Normalizer: "tokens",
