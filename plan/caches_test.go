@@ -52,16 +52,49 @@ func TestCachesLeaveWeightsOnDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		moved := int64(0)
-		for _, op := range p.ScheduleOf(plan.Mode{Pass: plan.Continue, Loaded: true}).Ops {
-			if op.Do == plan.DoMove && len(op.Writes) > 0 && op.Writes[0].What == plan.Weights {
-				moved += 2 * p.Model.Parts[op.Part].Layout.WeightElems
-			}
-		}
+		moved := weightsMoved(p, plan.Mode{Pass: plan.Continue, Loaded: true})
 		seconds := p.PassSeconds(r.Machine, r.Device)
 		if link := float64(moved) / r.Machine.UploadBytesPerSec; c.moves != (moved > 0) || seconds < link ||
 			!c.moves && seconds > 5e-3 {
 			t.Errorf("on %d bytes %d of weights come for a token, which takes %v s", c.bytes, moved, seconds)
 		}
 	}
+}
+
+// A run that trains brings weights that have a place on the device once for all passes between two updates.
+func TestPassesAgainFindWeights(t *testing.T) {
+	m := tiny.model(t)
+	p := planFor(t, m, plan.Outputs{LogitRows: 2, Caches: nn.Caches{Sequences: 2, Positions: 32}})
+	place := moving(m, 2)
+	place.Where.Caches = []plan.Place{plan.Device}
+	streamed := p.With(place.Clone())
+	place.Where.Weights[1], place.Where.Weights[2] = plan.Device, plan.Device
+	held := p.With(place)
+	first := plan.Mode{Pass: plan.Continue, Loaded: true}
+	again := first
+	again.Again = true
+	for _, p := range []*plan.Plan{streamed, held} {
+		there := int64(0)
+		for i := range m.Parts {
+			if p.Placement.Where.Weights[i] == plan.Device && !m.Parts[i].Kind.LookedUp() {
+				there += p.Numerics.Compute.Bytes() * m.Parts[i].Layout.WeightElems
+			}
+		}
+		if all, rest := weightsMoved(p, first), weightsMoved(p, again); rest != all-there || p == held && there == 0 {
+			t.Errorf("of weights %d bytes have a place on the device, and %d come for a pass, and then %d", there, all, rest)
+		}
+	}
+	if mode := held.ModeOf(plan.Mode{Pass: plan.Steady, Again: true}); mode.Again {
+		t.Error("a step takes weights for those of the step before")
+	}
+}
+
+// weightsMoved counts the bytes of weights that a schedule brings to the device.
+func weightsMoved(p *plan.Plan, mode plan.Mode) (bytes int64) {
+	for _, op := range p.ScheduleOf(mode).Ops {
+		if op.Do == plan.DoMove && len(op.Writes) > 0 && op.Writes[0].What == plan.Weights {
+			bytes += p.Numerics.Compute.Bytes() * p.Model.Parts[op.Part].Layout.WeightElems
+		}
+	}
+	return bytes
 }

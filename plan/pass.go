@@ -78,6 +78,9 @@ type Mode struct {
 	// Loaded says that a schedule before has brought what lives on the device there; else this one does, if it runs
 	// layers.
 	Loaded bool
+	// Again says that the schedule before was of this pass, too, which continues texts: weights that live on the device
+	// are there as the store has them. A step or a flush between them changes these.
+	Again bool
 	// WriteBack copies state that is resident on the device to the store, after its update, for who reads it there.
 	WriteBack bool
 }

@@ -175,7 +175,7 @@ func (s *SamplingForecast) of(pass *Plan) {
 			}
 		}
 	}
-	for _, op := range pass.ScheduleOf(Mode{Pass: Continue, Loaded: true}).Ops {
+	for _, op := range pass.ScheduleOf(Mode{Pass: Continue, Loaded: true, Again: true}).Ops {
 		if op.Do != DoMove {
 			continue
 		}

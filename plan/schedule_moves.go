@@ -180,7 +180,7 @@ func (b *builder) weights(part int) Operand {
 	case b.resident(part):
 		b.hold(r)
 		state := b.StateResident(part)
-		if b.Pass.Half != ForUpdates && !((state || b.weightsStay()) && b.Loaded) {
+		if b.Pass.Half != ForUpdates && !((state || b.weightsStay()) && b.Loaded) && !b.Again {
 			b.movePart(LaneFetch, part, []Operand{of(Stored, part, Host)}, []Operand{r})
 		}
 		if state {

@@ -527,10 +527,11 @@ const cacheSlots = 2
 // weightsStay reports whether weights that are resident are so from schedule to schedule: no update changes them.
 func (p *Plan) weightsStay() bool { return !p.Trains() && p.Outputs.Continues() }
 
-// ModeOf is a mode as it is with this plan: loaded only where devices keep anything from schedule to schedule, and
-// written back only where they keep state.
+// ModeOf is a mode as it is with this plan: loaded only where devices keep anything from schedule to schedule, again
+// only where they have weights that change in between, and written back only where they keep state.
 func (p *Plan) ModeOf(m Mode) Mode {
 	m.Loaded = m.Loaded && (p.AnyStateResident() || p.weightsStay())
+	m.Again = m.Again && m.Pass == Continue && p.Trains() && slices.Contains(p.Placement.Where.Weights, Device)
 	m.WriteBack = m.WriteBack && p.AnyStateResident()
 	return m
 }

@@ -209,7 +209,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 // walkPass simulates the schedule of a pass.
 func (p *Plan) walkPass(pass Pass, m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
 	mode := usual(pass)
-	mode.Loaded = true
+	mode.Loaded, mode.Again = true, pass == Continue
 	groups := p.Numerics.groupMicros(walk.micros)
 	grouped := *p
 	grouped.Numerics.MicroBatches, grouped.Numerics.ForwardOnly = groups.count, groups.each-groups.trained

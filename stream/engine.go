@@ -180,6 +180,7 @@ type Engine struct {
 	results     [][]byte // of the schedule before, by host
 	untold      Updates  // of which no result has told
 	loaded      bool     // what the plan keeps on the device is there
+	continued   bool     // the latest schedule was of plan.Continue
 	dirty       bool     // it has been updated on the device since it was written back: the store's copy is older
 	keeps       bool     // devices have state that is written back
 	save        SaveFunc // of the next schedule that is at a boundary; else nil
@@ -575,7 +576,9 @@ func (e *Engine) Gradients(ctx context.Context, batch *Batch, step int) (Result,
 }
 
 // Reload has the next schedule read the weights again from the store, where the caller has written them after a Flush.
-func (e *Engine) Reload() { e.loaded, e.versions = false, newVersions(e.Plan, e.Store) }
+func (e *Engine) Reload() {
+	e.loaded, e.continued, e.versions = false, false, newVersions(e.Plan, e.Store)
+}
 
 // Eval is the sum of the token losses of a batch, without gradients. Pending updates are carried out first.
 func (e *Engine) Eval(ctx context.Context, batch *Batch) (lossSum float64, err error) {
@@ -626,7 +629,7 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 // after it, as it does where the schedule saves.
 func (e *Engine) mode(pass plan.Pass, writeBack bool) plan.Mode {
 	saves := e.save != nil && !pass.ForwardOnly()
-	return e.Plan.ModeOf(plan.Mode{Pass: pass, Saves: saves, Loaded: e.loaded,
+	return e.Plan.ModeOf(plan.Mode{Pass: pass, Saves: saves, Loaded: e.loaded, Again: e.continued,
 		WriteBack: (writeBack || saves) && (e.dirty || e.pending != nil)})
 }
 

@@ -24,13 +24,14 @@ import (
 // outcome is all that a few steps leave: results, state, and what was saved on the way, by bits.
 type outcome struct {
 	scalars []uint64
-	passes  string // logits of passes between two steps; empty: the plan has no caches
+	passes  string // logits of passes between steps; empty: the plan has no caches
 	state   map[store.ID][]byte
 	saved   []map[store.ID][]byte
 }
 
 // train runs some steps, with a save below each but the first one and, after the second one, an evaluation and passes
-// that continue sequences, if the plan has them. It collects what came out.
+// that continue sequences, if the plan has them; these come again after the last step, with weights that have changed
+// since. It collects what came out.
 func train(t errorer, r *rig, s *subject, steps int) outcome {
 	t.Helper()
 	var o outcome
@@ -70,6 +71,9 @@ func train(t errorer, r *rig, s *subject, steps int) outcome {
 		if i == 1 && r.plan.Outputs.Continues() && passes(t, r) != o.passes {
 			t.Errorf("passes before and after an evaluation have other logits")
 		}
+	}
+	if steps > 2 && r.plan.Outputs.Continues() {
+		o.passes += passes(t, r)
 	}
 	if _, err := r.engine.Flush(context.Background()); err != nil {
 		t.Fatal(err)

@@ -158,6 +158,7 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	if mode.Pass.Runs() {
 		e.loaded = true // all of it is visited
 	}
+	e.continued = mode.Pass == plan.Continue
 	if mode.Saves {
 		e.save = nil
 	}
