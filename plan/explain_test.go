@@ -3,8 +3,6 @@ package plan_test
 import (
 	"context"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -54,19 +52,7 @@ func TestExplain(t *testing.T) {
 	}
 	p.Wear = p.WearOf(1000, 125, nil, trace.RatingOf(on.RatedWriteBytes))
 	got := p.Explain(r.Device, r.Machine, p.Forecast(r.Machine, r.Device, 1000))
-	path := filepath.Join("testdata", "explain.golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v; write it with -update", err)
-	}
-	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("the plan or its text changed (-golden +now); if it is better, run with -update:\n%s", d)
-	}
+	isGolden(t, "explain.golden", got)
 	r.Device.Warning = "it could be faster: install it"
 	if p, err = plan.New(context.Background(), r); err != nil {
 		t.Fatal(err)

@@ -87,19 +87,25 @@ func TestGoldenSchedules(t *testing.T) {
 			for _, pass := range usualPasses {
 				fmt.Fprintf(&b, "\n%s\n%s", pass, p.Schedule(pass))
 			}
-			got, path := b.String(), filepath.Join("testdata", c.name+".golden")
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatalf("%v; write it with -update", err)
-			}
-			if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-				t.Errorf("the schedule changed (-golden +now); if it is better, run with -update:\n%s", d)
-			}
+			isGolden(t, c.name+".golden", b.String())
 		})
+	}
+}
+
+// isGolden compares a text with a file of testdata, or writes the file with -update.
+func isGolden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; write it with -update", err)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
+		t.Errorf("%s changed (-golden +now); if it is better, run with -update:\n%s", path, d)
 	}
 }

@@ -3,12 +3,9 @@ package plan_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model"
 	"github.com/millrace/millrace/nn"
@@ -43,19 +40,7 @@ func TestGoldenLogits(t *testing.T) {
 	draws := planFor(t, m, plan.Outputs{LogitRows: 10, Draws: true, Caches: nn.Caches{Sequences: 10, Positions: 32}})
 	fmt.Fprintf(&b, "\ndrawing tokens of 10 rows, bound\n%s", draws.Schedule(plan.Continue))
 	fmt.Fprintf(&b, "\ndrawing tokens of 10 rows, ring of 2\n%s", draws.With(place).Schedule(plan.Continue))
-	path := filepath.Join("testdata", "logits.golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v; write it with -update", err)
-	}
-	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")); d != "" {
-		t.Errorf("the schedule changed (-golden +now); if it is better, run with -update:\n%s", d)
-	}
+	isGolden(t, "logits.golden", b.String())
 }
 
 // State is kept for what is wanted only: nothing but weights of a frozen model, no moments without updates.

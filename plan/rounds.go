@@ -19,8 +19,8 @@ import (
 //	          the weights, written as files
 //
 // Values of a critic and log-probabilities before the update take no passes of their own: the steps make them. What
-// judges take is not known, nor is what a server takes to sample and to load weights. A figure that is not known is nil,
-// and so is each sum that it is part of.
+// judges take is not known, nor is what a server takes to sample and to load weights. A figure that is not known is
+// nil, and so is each sum that it is part of.
 
 // Round says what a round is asked for, with texts of the greatest length.
 type Round struct {

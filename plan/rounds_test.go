@@ -2,12 +2,8 @@ package plan_test
 
 import (
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
@@ -189,17 +185,5 @@ func TestRoundsAreExplained(t *testing.T) {
 		text, _, _ = strings.Cut(text, "\n\n")
 		got += "a round: " + text + "\n" + p.Round.Line() + "\n\n"
 	}
-	path := filepath.Join("testdata", "rounds.golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v; write it with -update", err)
-	}
-	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("the text changed (-golden +now); if it is better, run with -update:\n%s", d)
-	}
+	isGolden(t, "rounds.golden", got)
 }

@@ -159,8 +159,8 @@ func (r Request) chooseGradients(ctx context.Context, thorough bool, most float6
 	return best, err
 }
 
-// chooseWay makes a plan of a way, with gradients computed twice from a layer on. Steps of more than most seconds may be
-// predicted to take forever; 0 is no limit.
+// chooseWay makes a plan of a way, with gradients computed twice from a layer on. Steps of more than most seconds may
+// be predicted to take forever; 0 is no limit.
 type chooseWay func(way Gradients, from int, most float64) (*Plan, error)
 
 // fasterWay compares both ways where a plan that keeps gradients has something on disk, or does not fit: arithmetic is
@@ -194,8 +194,8 @@ func fasterWay(ctx context.Context, most float64, thorough bool, choose chooseWa
 
 // inPart looks for a layer from which on gradients are computed twice that makes steps faster than the best way for
 // all, whichever it is: gradients of the lowest blocks are kept then. An eighth of the blocks is tried first, and more
-// and fewer if that is faster. Updates of kept gradients wait for the norm, and then have only the second half of the step to be done in,
-// so more blocks than these were never better (docs/log.md).
+// and fewer if that is faster. Updates of kept gradients wait for the norm, and then have only the second half of the
+// step to be done in, so more blocks than these were never better (docs/log.md).
 func inPart(best *Plan, choose chooseWay) *Plan {
 	whole := best
 	for _, eighths := range []float64{1, 2, 0.5} {
