@@ -58,7 +58,7 @@ func TestLoopIsRunsOverItsFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "alone" && name != "start" && name != "taught" {
-				t.Skip("each loop and its runs over files take a second of two cores: make long runs all")
+				t.Skip("one of each kind of loss runs here; all eight take 8 seconds of two cores: make long runs them")
 			}
 			c.MaxSteps = 4
 			all := loopRecords(t, c)
