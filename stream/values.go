@@ -180,9 +180,9 @@ func bytesOf[T float32 | uint16 | int16 | int8](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), len(x)*int(unsafe.Sizeof(x[0])))
 }
 
-// GradFields reads fields of the gradients that the store has, until the next computation, one part's at a time: it keeps
-// the latest part's for the next call. Fields are of trained tensors, in parts that this host owns. No engine may be in a
-// step.
+// GradFields reads fields of the gradients that the store has, until the next computation, one part's at a time: it
+// keeps the latest part's for the next call. Fields are of trained tensors, in parts that this host owns. No engine may
+// be in a step.
 func GradFields(p *plan.Plan, s store.Store) func(ctx context.Context) model.Fields {
 	read, grads := -1, []float32(nil)
 	return func(ctx context.Context) model.Fields {

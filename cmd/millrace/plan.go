@@ -19,21 +19,22 @@ import (
 
 type planCmd struct {
 	runFile
-	Model      string  `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
-	Machine    string  `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer, or for the one that a file describes; an unknown name lists the names."`
-	Devices    int     `placeholder:"N" help:"Plan for N GPUs in the host of --machine instead of as many as it has."`
-	Hosts      int     `placeholder:"N" help:"Plan for N such machines that share each step."`
-	Network    string  `complete:"NETWORK" placeholder:"NAME" help:"Network between the hosts, such as 100Gb."`
-	MachineOut string  `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
-	Shape      string  `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
-	TBW        string  `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
-	Stream     string  `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always), as bench has it."`
+	Model      string `placeholder:"DIR" help:"Plan for this model with the other keys of the run file, or with the defaults without one; weights and data are not needed."`
+	Machine    string `complete:"MACHINE" placeholder:"NAME" help:"Plan for this machine instead of this computer, or for the one that a file describes; an unknown name lists the names."`
+	Devices    int    `placeholder:"N" help:"Plan for N GPUs in the host of --machine instead of as many as it has."`
+	Hosts      int    `placeholder:"N" help:"Plan for N such machines that share each step."`
+	Network    string `complete:"NETWORK" placeholder:"NAME" help:"Network between the hosts, such as 100Gb."`
+	MachineOut string `placeholder:"FILE" help:"Write the machine of --machine as a file to edit, and plan nothing."`
+	Shape      string `complete:"SHAPE" placeholder:"NAME" help:"Plan for this published shape instead of a model; needs no files. An unknown name lists the names."`
+	TBW        string `name:"tbw" placeholder:"SIZE" help:"What the drive is rated to have written in its life, such as 600TB."`
+	Stream     string `default:"auto" enum:"auto,always" help:"Blocks whose weights stay on the device between visits: as the plan sees fit (auto), or none (always), as bench has it."`
+	Rehearse   bool   `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
+	Schedule   bool   `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
+	Why        bool   `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
+	Trace      string `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
+	JSON       bool   `help:"Print the plan as JSON, as a run writes it to plan.json."`
+
 	ServerRate float64 `placeholder:"N" help:"Tokens a second of the server that rl.sampler names, which a plan cannot know."`
-	Rehearse   bool    `help:"Also run three steps of the plan with devices that only count and state that is only addresses; fails where a byte differs from the plan."`
-	Schedule   bool    `help:"Print the steps as lists of operations instead: the first one, and one of those that follow."`
-	Why        bool    `help:"Also tell what was tried, where each try ran out of memory, and what another gigabyte would buy."`
-	Trace      string  `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
-	JSON       bool    `help:"Print the plan as JSON, as a run writes it to plan.json."`
 }
 
 func (*planCmd) Help() string {

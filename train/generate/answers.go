@@ -108,8 +108,8 @@ func AnswersMemory(c *runfile.Config, longest, maxPositions int) (m session.Samp
 	return m
 }
 
-// roundOf says what a round of a run is, with answers as long as they may be. Those to a prompt stay in a step, and in a
-// share of it.
+// roundOf says what a round of a run is, with answers as long as they may be. Those to a prompt stay in a step, and in
+// a share of it.
 func roundOf(c *runfile.Config, longest, maxPositions int) *plan.Round {
 	l, positions := &c.RL, min(c.SequenceLen, maxPositions)
 	r := &plan.Round{Prompts: l.PromptsPerStep, Samples: l.Samples, PromptPositions: max(min(longest, positions-1), 1),

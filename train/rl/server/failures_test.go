@@ -249,11 +249,13 @@ func TestSampleRefuses(t *testing.T) {
 	s := opened(t, o)
 	before := len(r.paths)
 	for want, change := range map[string]func(q *sampler.Prompt, p *sampler.Params){
-		"prompt 0 has 0 tokens":                func(q *sampler.Prompt, _ *sampler.Params) { q.IDs = nil },
-		"has token 10, and the vocabulary":     func(q *sampler.Prompt, _ *sampler.Params) { q.IDs = []int32{10} },
-		"has token -1, and the vocabulary":     func(q *sampler.Prompt, _ *sampler.Params) { q.Ends = []int32{-1} },
-		"has 64 positions: start the server":   func(_ *sampler.Prompt, p *sampler.Params) { p.MaxTokens = 62 },
-		"prompt and answer 1 positions":        func(q *sampler.Prompt, p *sampler.Params) { q.IDs, p.Positions = q.IDs[:1:1], 1 },
+		"prompt 0 has 0 tokens":              func(q *sampler.Prompt, _ *sampler.Params) { q.IDs = nil },
+		"has token 10, and the vocabulary":   func(q *sampler.Prompt, _ *sampler.Params) { q.IDs = []int32{10} },
+		"has token -1, and the vocabulary":   func(q *sampler.Prompt, _ *sampler.Params) { q.Ends = []int32{-1} },
+		"has 64 positions: start the server": func(_ *sampler.Prompt, p *sampler.Params) { p.MaxTokens = 62 },
+		"prompt and answer 1 positions": func(q *sampler.Prompt, p *sampler.Params) {
+			q.IDs, p.Positions = q.IDs[:1:1], 1
+		},
 		"answers of 0 tokens":                  func(_ *sampler.Prompt, p *sampler.Params) { p.MaxTokens = 0 },
 		"at temperature 0 with":                func(_ *sampler.Prompt, p *sampler.Params) { p.Temperature = 0 },
 		"and top_p 1.5 cannot be sampled":      func(_ *sampler.Prompt, p *sampler.Params) { p.TopP = 1.5 },

@@ -146,7 +146,8 @@ func (s *server) plan(prompts []sampler.Prompt, p *sampler.Params) (jobs []job, 
 			}
 		}
 		if p.Most(q) < 1 {
-			return nil, fmt.Errorf("prompt %d has %d tokens, and prompt and answer %d positions together", i, len(q.IDs), p.Positions)
+			return nil, fmt.Errorf("prompt %d has %d tokens, and prompt and answer %d positions together", i, len(q.IDs),
+				p.Positions)
 		}
 		if len(q.IDs)+p.Most(q) > s.is.positions && s.is.positions > 0 {
 			return nil, fmt.Errorf("prompt %d has %d tokens and its answers %d at most, and %s has %d positions: start the "+
