@@ -51,7 +51,7 @@ type commands struct {
 	Grad       gradCmd       `cmd:"" help:"Write the loss and every gradient of a batch, to compare with PyTorch."`
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt."`
 	Chat       chatCmd       `cmd:"" help:"Talk to a model."`
-	Convert    convertCmd    `cmd:"" help:"Turn a file of LLaMA-Factory, Axolotl, TRL, verl or Hugging Face's Trainer into a run file."`
+	Convert    convertCmd    `cmd:"" help:"Turn a file of LLaMA-Factory, Axolotl, TRL, verl or Trainer into a run file."`
 	Import     importCmd     `cmd:"" help:"Turn a GGUF file into a Hugging Face directory."`
 	Export     exportCmd     `cmd:"" help:"Write a model from a checkpoint, in another number format, or as GGUF."`
 	Push       pushCmd       `cmd:"" help:"Upload a model to the Hugging Face hub."`

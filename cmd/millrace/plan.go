@@ -34,7 +34,7 @@ type planCmd struct {
 	Trace      string `placeholder:"FILE" help:"Write the simulated step as a Chrome trace; millrace trace draws it."`
 	JSON       bool   `help:"Print the plan as JSON, as a run writes it to plan.json."`
 
-	ServerRate float64 `placeholder:"N" help:"Tokens a second of the server that rl.sampler names, which a plan cannot know."`
+	ServerRate float64 `placeholder:"N" help:"Tokens a second of rl.sampler's server, which a plan cannot know."`
 }
 
 func (*planCmd) Help() string {

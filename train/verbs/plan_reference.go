@@ -68,7 +68,7 @@ func (r *ReferencePlanned) String() string {
 	if !r.Plan.Unified {
 		memory += fmt.Sprintf(" and %s of the device", plan.FormatBytes(r.Plan.DeviceTotalBytes()))
 	}
-	return fmt.Sprintf("reference: %s besides the run, while it reads the %d answers of a round; that takes %s (predicted: "+
-		"passes over up to %d answers at a time, each as long as it can be), after its weights are read", memory, r.answers,
-		plan.FormatSeconds(r.Seconds), r.Plan.Numerics.MicroBatch)
+	return fmt.Sprintf("reference: %s besides the run, while it reads the %d answers of a round; that takes %s "+
+		"(predicted: passes over up to %d answers at a time, each as long as it can be), after its weights are read",
+		memory, r.answers, plan.FormatSeconds(r.Seconds), r.Plan.Numerics.MicroBatch)
 }

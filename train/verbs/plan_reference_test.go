@@ -36,7 +36,8 @@ func TestPlanCountsAReference(t *testing.T) {
 	if text := p.String(); !strings.Contains(text, "reference: ") || !strings.Contains(text, "the 8 answers of a round") {
 		t.Error(text)
 	}
-	if _, err := planned(1<<20, 0, ""); err == nil || !strings.Contains(fmt.Sprint(err), "rl.reference_memory, which has") {
+	if _, err := planned(1<<20, 0, ""); err == nil ||
+		!strings.Contains(fmt.Sprint(err), "rl.reference_memory, which has") {
 		t.Errorf("with 1 MiB the error is %v", err)
 	}
 	if _, err := planned(1<<30, 0, "rtx4090-pc-128gb"); err == nil ||

@@ -7,7 +7,8 @@ var few512Rows = []int{1, 4, 8}
 
 // few512 writes the sums of few rows of op(A) and 16 columns of op(B) that are rows of a matrix and run along k. It
 // transposes 16 of them by 16 times 4 bytes of k in registers, as transpose512 does for a panel, and multiplies what it
-// has: nothing is written but the sums. A row of op(A) has its units one after the other, lda bytes after the row before.
+// has: nothing is written but the sums. A row of op(A) has its units one after the other, lda bytes after the row
+// before.
 // bf16 that are widened are transposed in pairs, which then are widened apart: two instructions for 32 numbers, and
 // transposing, which one of a core's ports does, takes half of what it takes for fp32.
 //
