@@ -286,6 +286,7 @@ func (o *operator) rightResults(l *life, sum *Summary, h *saying, early bool) {
 		if !h.hasSaid("stays") { // of an earlier end, and a line says so
 			o.Errorf("%s is another model than that of step %d, of which it says it is", best, step)
 		}
+	case h.over != nil && step == w.best: // the run had ended, and stays as it was, also where other data are held out now
 	case l.keepsBest && !early && step != wantBest:
 		o.Errorf("%s is of step %d, and that of the run that was left alone of step %d", best, step, wantBest)
 	case w.records[step].EvalLoss == nil && !early:
