@@ -118,6 +118,9 @@ func (o *operator) start(l *life, run *runfile.Config, d *disturbance) (*Summary
 		o.Error("the run says that it has ended, and it has never begun")
 	case err == nil: // it takes no step, so it stays on its way; one that was left alone would take none either
 		h.over = o.wayOn(l.way, sum.Steps, run)
+		if h.over.err == nil && h.over.end != sum.Steps && len(o.checkpoints(run)) == 0 {
+			h.over = l.way // it has nothing to take the further steps from
+		}
 		if h.over.err != nil || h.over.end != sum.Steps {
 			o.Errorf("the run has ended after step %d, and one that was left alone after %d, error %v", sum.Steps, h.over.end, h.over.err)
 		}
@@ -438,6 +441,9 @@ func (o *operator) startDisturbed(l *life, between, during string, at place) (en
 	own := o.ownDirs(&run)
 	before, mine := o.snapshot(o.root, append(own, run.OutputDir)...), o.snapshot(run.OutputDir)
 	run.Memory = at.memory
+	if run.MaxGradNorm == 0 { // a move may have made it that; gradients are then not computed twice
+		run.Memory.Gradients = ""
+	}
 	if run.Memory.Path = o.states[:max(at.drives, 1)]; at.isHere {
 		run.Memory.Path = nil
 	}
