@@ -272,3 +272,58 @@ func TestLoopWithServer(t *testing.T) {
 		t.Errorf("log-probabilities were compared at %d hand-overs, want the first one: %q", compared, told)
 	}
 }
+
+// shifted samples by another sampler, and takes nats off what this says of its tokens.
+type shifted struct {
+	sampler.Sampler
+	nats float32
+}
+
+func (s *shifted) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Params,
+	done func(sampler.Completion) error) error {
+	return s.Sampler.Sample(ctx, prompts, p, func(c sampler.Completion) error {
+		for i := range c.LogProbs {
+			c.LogProbs[i] -= s.nats
+		}
+		return done(c)
+	})
+}
+
+// A server that agrees with the trainer at first, and whose log-probabilities of later rounds are far from the
+// trainer's, is warned of once. A distribution of another temperature is far by itself.
+func TestLoopWarnsOfServer(t *testing.T) {
+	for _, of := range []struct {
+		nats        float32
+		temperature float64
+		warnings    int
+	}{{0.6, 1, 1}, {0.4, 1, 0}, {0.6, 0.9, 0}} {
+		env, c := newEnv(t), loopConfig(t)
+		opened := 0
+		plays := servertest.New(t, servertest.Options{ModelType: "qwen3", Vocab: 320, Positions: 128, Seed: 3,
+			Open: func(dir string) (sampler.Sampler, func() error, error) {
+				s := &shifted{Sampler: &reading{env, dir, policyRun(t, env, dir)}}
+				if opened++; opened > 1 {
+					s.nats = of.nats
+				}
+				return s, func() error { return nil }, nil
+			}})
+		c.Precision = runfile.Precision{Compute: "bf16", Master: "split", Moments: "f32"}
+		c.RL.PromptsPerStep, c.RL.Samples, c.RL.Temperature, c.RL.MaxTokens, c.MaxSteps = 1, 2, of.temperature, 2, 3
+		c.LearningRate = 1e-6 // so that the model stays as it is
+		c.RL.Sampler = runfile.Sampler{URL: plays.URL, Engine: server.VLLM, Dir: filepath.Join(t.TempDir(), "policy")}
+		var warned []string
+		own := newEnv(t)
+		own.Progress = lines(func(line string) {
+			if strings.HasPrefix(line, "warning: ") {
+				warned = append(warned, line)
+			}
+		})
+		if _, err := Train(t.Context(), c, Options{Env: own}); err != nil {
+			t.Fatal(err)
+		}
+		if len(warned) != of.warnings || of.warnings > 0 && !(strings.Contains(warned[0], "its log-probabilities of a round are ") &&
+			strings.Contains(warned[0], " nats from the trainer's on average: it has old weights, or another model")) {
+			t.Errorf("%v nats off at temperature %v: warnings %q, want %d", of.nats, of.temperature, warned, of.warnings)
+		}
+	}
+}

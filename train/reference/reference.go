@@ -58,7 +58,8 @@ type Options struct {
 	Dir     string
 	Begun   bool
 
-	logitBytes int // tests change it
+	inRun      bool // a run that has begun waits for it, so that a stop ends it
+	logitBytes int  // tests change it
 }
 
 // width is the numbers that a token has in files.
@@ -299,7 +300,7 @@ func (o Options) evaluateChunk(ctx context.Context, s *session.Session, f *file,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if o.Session != nil && s.Env.Stopped() { // a run has a state to save, so that its passes come to their end
+		if (o.Session != nil || o.inRun) && s.Env.Stopped() { // the run has a state to save, and passes come to their end
 			return nil, hosts.ErrInterrupted
 		}
 		var now []placed

@@ -25,6 +25,7 @@ type Rounds struct {
 // first device.
 func OpenRounds(ctx context.Context, e *session.Env, dev *session.Devices, o Options, rows int) (r *Rounds, err error) {
 	r = &Rounds{env: e.Alone(), dev: &session.Devices{Computes: dev.Computes[:1], Host: dev.Host}, o: o}
+	r.o.inRun = true
 	if o.Init != "random" {
 		if err := o.Model.CheckWeights(ctx); err != nil {
 			return nil, fmt.Errorf("reference: %w", err)
