@@ -41,7 +41,11 @@ func follow(f plan.Fitting, advice string) (plan.Fitting, error) {
 	case "precision.master":
 		f.Numerics.Master = optim.Split24
 	case "precision.moments":
-		f.Numerics.Moments = optim.Dynamic8
+		moments, err := optim.ParseMoments(value)
+		if err != nil {
+			return f, err
+		}
+		f.Numerics.Moments = moments
 	case "batch_tokens":
 		if n == 0 || n%f.Numerics.SequenceLen != 0 {
 			return f, fmt.Errorf("steps of %d tokens are not whole rows", n)
