@@ -9,6 +9,9 @@ import (
 // PieceElems is the length of the pieces of a part's extents. A tile of the
 // vocabulary is cut between rows, so that the embedding can be looked up and added to piece by piece.
 func (p *Plan) PieceElems(part int) int64 {
+	if p.over != nil { // of whose weights some may be frozen, and have other pieces
+		return p.over.PieceElems(part)
+	}
 	l := p.Model.Parts[part].Layout
 	if l.WeightElems != l.StateElems {
 		return l.WeightElems // frozen in part: weights and state have other places, and go as one

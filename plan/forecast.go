@@ -47,8 +47,9 @@ func (p *Plan) Forecast(m Machine, dev device.Info, steps int) Forecast {
 	q := p.Predicted
 	o := Forecast{Steps: steps, RunSeconds: float64(steps) * q.StepSeconds, Eight: p.onEight(m, dev),
 		Limit: p.limit(m), Timeline: p.Timeline(m, dev), Stalls: p.Stalls(m, dev), Assumed: p.Assumed(m)}
-	if o.PassSeconds = p.PassSeconds(m, dev); o.PassSeconds > 0 {
-		o.Texts, o.TextPositions = p.Outputs.Caches.Sequences, p.Outputs.Caches.Rows()
+	if q := p.Texts(); q != nil {
+		o.PassSeconds = q.PassSeconds(m, dev)
+		o.Texts, o.TextPositions = q.Outputs.Caches.Sequences, q.Outputs.Caches.Rows()
 		o.WrittenPerSec = float64(o.Texts) / o.PassSeconds
 	}
 	if q.StepSeconds > 0 {

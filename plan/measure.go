@@ -16,7 +16,7 @@ func (c *chooser) plan(place Placement) *Plan {
 		c.accounts = new(accounts)
 	}
 	p := &Plan{Version: FormatVersion, Outputs: c.Outputs, Model: c.Model, Whole: c.Numerics, Numerics: c.share(),
-		Cluster: c.Cluster, owners: c.owners(),
+		Cluster: c.Cluster, owners: c.owners(), over: c.Over,
 		ComputedOn: c.Device.Numerics, Warning: c.Device.Warning,
 		accounts: c.accounts, Unified: c.Device.Unified,
 		DeviceBudget: c.DeviceBytes, HostBudget: c.HostBytes, DiskBudget: c.DiskBytes}
@@ -98,6 +98,9 @@ func (c *chooser) addUp(place Placement) *Plan {
 	if c.ProgramBytes > 0 {
 		p.Host = append(p.Host, Bytes{ProgramPurpose, c.ProgramBytes})
 	}
+	if c.SamplerBytes > 0 {
+		p.Host = append(p.Host, Bytes{SamplerPurpose, c.SamplerBytes})
+	}
 	p.tierTable(extents).enter(p)
 	c.pin(p)
 	for i := range p.Host {
@@ -168,7 +171,7 @@ func (p *Plan) AttentionShapes() (all []nn.AttentionShape) {
 
 // fits compares a placement with the budgets.
 func (c *chooser) fits(p *Plan) error {
-	if !c.fitsDevice(p) {
+	if p = c.whole(p); !c.roomOnDevice(p) {
 		largest, or := largestOf(p.Device), ""
 		if !c.Begun {
 			or = fmt.Sprintf(", or lower sequence_len (%d) or batch_tokens (%d)", c.Numerics.SequenceLen,

@@ -55,6 +55,11 @@ type Request struct {
 	Gradients Gradients
 	// Begun is that of a run that continues: a refusal advises budgets alone, since nothing else may change.
 	Begun bool
+	// Over is the plan of the steps between which passes continue texts (sampler.go): they run in its memory of the
+	// device, over the weights in its store. Nil: the plan has both for itself.
+	Over *Plan
+	// SamplerBytes is reserved in host memory for a plan that is made over this one.
+	SamplerBytes int64
 }
 
 // Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole
@@ -140,6 +145,9 @@ type Plan struct {
 	ByDrive []int64 `json:"bytes_by_drive,omitempty"`
 	Space   *Space  `json:"space,omitempty"` // of what a run saves; nil: it is not planned
 	Wear    *Wear   `json:"wear,omitempty"`  // of what a run writes; nil: it is not planned
+	// Sampler is the plan of passes that continue texts between the steps, in the same memory of the device and over the
+	// same weights (sampler.go); nil: passes follow this plan, if it has caches.
+	Sampler *Plan `json:"sampler,omitempty"`
 	// Round is what the plan means for a round of reinforcement learning; nil: the run has no loop.
 	Round *RoundForecast `json:"round,omitempty"`
 
@@ -156,6 +164,7 @@ type Plan struct {
 	asked    *Request // what it was made from, for Why
 	owners   []int    // by part: see Owner
 	accounts *accounts
+	over     *Plan // Request.Over
 
 	fasterAlone bool // than plans for all devices that there are
 }
@@ -389,6 +398,6 @@ func (p *Plan) Pinned(purpose string) bool {
 // With is the same plan with another placement: for tests of the law that a placement changes no bit.
 func (p *Plan) With(place Placement) *Plan {
 	c := &chooser{Request: Request{Model: p.Model, Numerics: p.Whole, Cluster: p.Cluster, Outputs: p.Outputs,
-		Device: device.Info{Unified: p.Unified}}}
+		Device: device.Info{Unified: p.Unified}, Over: p.over}}
 	return c.measure(place)
 }

@@ -64,8 +64,11 @@ type SamplingForecast struct {
 	CacheBytes   int64   `json:"cache_bytes"`
 	PromptPasses int     `json:"prompt_passes"` // of all waves
 	PromptSec    float64 `json:"prompt_sec"`
-	Passes       int     `json:"passes"` // that make a token of each text
-	PassSec      float64 `json:"pass_sec"`
+	BringSec     float64 `json:"bring_sec"` // of weights that stay on the device until the next step
+	Passes       int     `json:"passes"`    // that make a token of each text
+	PassSec      float64 `json:"pass_sec"`  // on average
+
+	OwnPlan bool `json:"own_plan"` // passes follow Plan.Sampler, and not the plan of the steps
 
 	// Of a pass: what the device reads of weights and caches, and what of them crosses the link to it and back.
 	WeightBytes      int64 `json:"weight_bytes"`
@@ -108,9 +111,10 @@ func (p *Plan) ForecastRound(m Machine, dev device.Info, r Round) *RoundForecast
 		} else {
 			o.Unknown = append(o.Unknown, "how fast the server samples (--server-rate says it)")
 		}
-	case p.Outputs.Continues():
-		s := p.forecastSampling(m, dev, r)
-		sec := s.PromptSec + float64(s.Passes)*s.PassSec
+	case p.Texts() != nil:
+		s := p.Texts().forecastSampling(m, dev, r)
+		s.OwnPlan = p.Sampler != nil
+		sec := s.BringSec + s.PromptSec + float64(s.Passes)*s.PassSec
 		perSec := tokens / sec
 		o.Sampling, o.SampleSeconds, o.SampledPerSec = s, &sec, &perSec
 	}
@@ -129,11 +133,12 @@ func (p *Plan) ForecastRound(m Machine, dev device.Info, r Round) *RoundForecast
 // forecastSteps predicts the steps of a round. None of their updates overlaps with sampling.
 func (p *Plan) forecastSteps(m Machine, dev device.Info, o *RoundForecast) {
 	steady := p.Predicted.StepSeconds
-	if p.Placement.Twice { // a step has its own updates
+	if p.Placement.Twice { // a step has its own updates, and no state on the device
 		o.TrainSeconds = float64(o.Steps) * steady
 		return
 	}
-	first, _ := p.walkPass(Prologue, m, dev, walking{micros: simulatedMicros})
+	// A sampler has left nothing of the state that the steps keep on the device.
+	first, _ := p.walkPass(Prologue, m, dev, walking{micros: simulatedMicros, unloaded: p.Sampler != nil})
 	last, _ := p.walkPass(Flush, m, dev, walking{micros: simulatedMicros})
 	o.TrainSeconds = first.StepSeconds + float64(o.Steps-1)*steady
 	o.HandoverSeconds = last.StepSeconds
@@ -142,7 +147,10 @@ func (p *Plan) forecastSteps(m Machine, dev device.Info, o *RoundForecast) {
 // forecastSampling predicts the sampling of a round by passes over the plan's caches.
 func (p *Plan) forecastSampling(m Machine, dev device.Info, r Round) *SamplingForecast {
 	answers := r.Prompts * r.Samples
-	s := &SamplingForecast{Texts: min(p.Outputs.Caches.Sequences, answers)}
+	caches := p.Outputs.Caches
+	positions := min(r.PromptPositions+divUp(r.AnswerTokens, 2), caches.Positions) // of a text, on average
+	// Texts may share blocks, and then they cannot all be long.
+	s := &SamplingForecast{Texts: min(caches.Sequences, answers, max(caches.Rows()/positions, 1))}
 	for b := range p.blocks() {
 		s.CacheBytes += p.CacheBytes(b)
 	}
@@ -153,8 +161,12 @@ func (p *Plan) forecastSampling(m Machine, dev device.Info, r Round) *SamplingFo
 	s.PromptPasses = s.Waves * divUp(prompts, rows)
 	s.PromptSec = float64(s.PromptPasses) * read.StepSeconds
 
-	pass, q := p.passOf(m, dev, s.Texts, min(r.PromptPositions+divUp(r.AnswerTokens, 2), p.Outputs.Caches.Positions))
-	s.Passes, s.PassSec = s.Waves*r.AnswerTokens, q.StepSeconds
+	pass, q := p.passOf(m, dev, s.Texts, positions)
+	s.Passes, s.PassSec, s.BringSec = s.Waves*r.AnswerTokens, q.StepSeconds, pass.bringSeconds(m, dev, q)
+	if rest := answers - (s.Waves-1)*s.Texts; rest < s.Texts { // the last wave has fewer
+		_, last := p.passOf(m, dev, rest, positions)
+		s.PassSec += (last.StepSeconds - s.PassSec) / float64(s.Waves)
+	}
 	s.of(pass)
 	s.limit = s.whyPass(pass, m, &q)
 	return s
@@ -259,11 +271,18 @@ func (o *RoundForecast) text() string {
 	case s != nil:
 		row(phaseSample, "%s, %.3g tokens/s: %s together, %s of caches, in %s", FormatSeconds(*o.SampleSeconds),
 			*o.SampledPerSec, count(s.Texts, "text"), FormatBytes(s.CacheBytes), count(s.Waves, "wave"))
-		row("", "passes for tokens: %d of %s each; for prompts: %d in %s", s.Passes, FormatSeconds(s.PassSec),
-			s.PromptPasses, FormatSeconds(s.PromptSec))
+		bring := ""
+		if s.BringSec > 1e-3 {
+			bring = fmt.Sprintf("; %s to bring weights that stay", FormatSeconds(s.BringSec))
+		}
+		row("", "passes for tokens: %d of %s each; for prompts: %d in %s%s", s.Passes, FormatSeconds(s.PassSec),
+			s.PromptPasses, FormatSeconds(s.PromptSec), bring)
 		row("", "a pass reads %s of weights and %s of caches; %s and %s of them cross the link",
 			FormatBytes(s.WeightBytes), FormatBytes(s.CacheReadBytes), FormatBytes(s.MovedWeightBytes),
 			FormatBytes(s.MovedCacheBytes))
+		if s.OwnPlan {
+			row("", "passes have a plan of their own, in the memory of the device that steps leave between them")
+		}
 	case o.SampleSeconds != nil:
 		row(phaseSample, "%s at %.3g tokens/s, as --server-rate says", FormatSeconds(*o.SampleSeconds), *o.SampledPerSec)
 	default:

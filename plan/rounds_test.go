@@ -53,7 +53,7 @@ func TestRoundsByHand(t *testing.T) {
 		t.Errorf("a pass takes %v s, and what crosses the link %v s", s.PassSec, link)
 	}
 	for _, sum := range [][2]float64{
-		{*o.SampleSeconds, s.PromptSec + float64(s.Passes)*s.PassSec},
+		{*o.SampleSeconds, s.BringSec + s.PromptSec + float64(s.Passes)*s.PassSec},
 		{*o.Seconds, *o.SampleSeconds + o.TrainSeconds + o.HandoverSeconds},
 		{*o.SampledPerSec, 16 * 64 / *o.SampleSeconds},
 		{*o.RunSeconds, 10 * *o.Seconds},

@@ -104,10 +104,8 @@ func (c *chooser) forwardRoutes(start Placement) []Route {
 	if !c.Outputs.Continues() || start.Where.Bound() {
 		return []Route{nil}
 	}
-	var caches, resident Stage
-	for b := range c.Model.Blocks {
-		caches = append(caches, Move{What: MoveCache, Index: b})
-	}
+	var resident Stage
+	caches := c.cacheMoves(c.plan(start))
 	for _, part := range c.Model.DecoderParts() {
 		resident = append(resident, Move{What: MoveWeights, Index: part})
 	}
@@ -115,6 +113,17 @@ func (c *chooser) forwardRoutes(start Placement) []Route {
 		resident = nil
 	}
 	return []Route{{caches, resident, {{What: MoveHead}}}, {caches, {{What: MoveHead}}, resident}}
+}
+
+// cacheMoves keep caches on the device, of passes that are all that a plan is for.
+func (c *chooser) cacheMoves(s *Plan) (caches Stage) {
+	if s.Trains() || !c.Outputs.Continues() || s.Bound() {
+		return nil
+	}
+	for b := range c.Model.Blocks {
+		caches = append(caches, Move{What: MoveCache, Index: b})
+	}
+	return caches
 }
 
 // savedMoves keep saved inputs on the device: those on disk first, which move further, and of them those of the last
@@ -292,7 +301,7 @@ func (c *chooser) travels(k nn.Keep) bool {
 func (c *chooser) smallest(bound bool) Placement {
 	place := Smallest(len(c.Model.Parts), len(c.Model.Blocks), bound)
 	place.PeerCopies, place.Twice, place.TwiceFrom = c.Device.PeerCopies, c.Gradients == GradientsTwice, c.from
-	return place
+	return c.over(place)
 }
 
 // Smallest returns the placement that needs the least memory for a model with that number of parts and blocks: bound,

@@ -75,7 +75,7 @@ func (c *chooser) feasible() (*Plan, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
 	}
-	if c.Device.Unified && c.DeviceBytes == 0 && c.Gradients != GradientsTwice {
+	if c.Device.Unified && c.DeviceBytes == 0 && c.Gradients != GradientsTwice && c.Over == nil {
 		p := c.measure(c.spill(c.smallest(true), 0))
 		err := c.fits(p)
 		if err == nil || c.DiskBytes == 0 && !c.Outputs.NoClip {
@@ -104,8 +104,10 @@ func (c *chooser) feasible() (*Plan, error) {
 }
 
 // fitsDevice reports whether the device has room for a placement.
-func (c *chooser) fitsDevice(p *Plan) bool {
-	return c.DeviceBytes == 0 || p.DeviceTotalBytes() <= c.DeviceBytes
+func (c *chooser) fitsDevice(p *Plan) bool { return c.roomOnDevice(c.whole(p)) }
+
+func (c *chooser) roomOnDevice(whole *Plan) bool {
+	return c.DeviceBytes == 0 || whole.DeviceTotalBytes() <= c.DeviceBytes
 }
 
 // streaming returns the starting placements where weights are streamed: with a buffer for each layer input and gradient
@@ -234,7 +236,7 @@ func (c *chooser) brought(start Placement, thorough bool) []Placement {
 		most = 0
 	}
 	spilled := c.fastest(c.spills(start, thorough), most)
-	if c.HostBytes == 0 || c.measure(start).ProcessBytes() <= c.HostBytes {
+	if c.HostBytes == 0 || c.whole(c.measure(start)).ProcessBytes() <= c.HostBytes {
 		return []Placement{spilled}
 	}
 	held := c.spill(c.hold(start), 0)
@@ -372,17 +374,25 @@ func (c *chooser) fastest(places []Placement, most float64) Placement {
 // simulate predicts a step of a placement. A step that takes longer than most seconds is predicted to take forever; 0
 // means no limit.
 func (c *chooser) simulate(p *Plan, most float64) Prediction {
-	q, operations := p.walk(c.Machine, c.Device, walking{micros: simulatedMicros, most: most, memory: &c.memory})
+	walk := walking{micros: simulatedMicros, most: most, memory: &c.memory}
+	if c.continuesAlone() {
+		p = p.grown(p.Outputs.Caches.Sequences, p.Outputs.Caches.Positions)
+	}
+	q, operations := p.walk(c.Machine, c.Device, walk)
 	c.effort.simulations++
 	c.effort.operations += operations
 	watchOf(c.ctx).simulated(stepSize{c.Numerics.StepPositions(), c.Cluster.Count()}, q.StepSeconds)
 	return q
 }
 
+// continuesAlone reports whether passes that continue texts are all that the plan is for. The fastest one is that in
+// which each text grows by a token: there are as many of these as texts have tokens, and prompts are read once.
+func (c *chooser) continuesAlone() bool { return c.Outputs.Continues() && !trains(c.Model) }
+
 // leastSeconds bounds the seconds of a placement's step from below; 0 for a search that takes notes, which says how
-// long the steps of slower placements take.
+// long the steps of slower placements take, and for passes that continue texts.
 func (c *chooser) leastSeconds(p *Plan) float64 {
-	if c.note != nil {
+	if c.note != nil || c.continuesAlone() {
 		return 0
 	}
 	return p.leastSeconds(&c.Machine, &c.memory.visits)

@@ -81,14 +81,26 @@ func (p *Plan) PassSeconds(m Machine, dev device.Info) float64 {
 // passOf predicts a pass over a number of rows, each of which sees as many positions of its text, in whole blocks. It
 // also returns the pass as a plan.
 func (p *Plan) passOf(m Machine, dev device.Info, rows, positions int) (*Plan, Prediction) {
+	one := p.grown(rows, positions)
+	q, _ := one.walk(m, dev, walking{pass: true, micros: 1})
+	return one, q
+}
+
+// grown is a pass over a number of rows, as a plan: see passOf.
+func (p *Plan) grown(rows, positions int) *Plan {
 	one := p.pass()
 	one.Numerics.MicroBatch, one.Numerics.SequenceLen = 1, rows
 	if one.Outputs.Caches.BlockRows > 0 { // what is there of them, and moves, stays
 		one.Outputs.Caches.Positions = positions
 	}
 	one.accounts = &accounts{} // those of steps are of other rows
-	q, _ := one.walk(m, dev, walking{pass: true, micros: 1})
-	return one, q
+	return one
+}
+
+// bringSeconds predicts how much longer the first pass of a plan takes than those after it, since it brings what stays.
+func (p *Plan) bringSeconds(m Machine, dev device.Info, after Prediction) float64 {
+	first, _ := p.walk(m, dev, walking{pass: true, micros: 1, unloaded: true})
+	return max(first.StepSeconds-after.StepSeconds, 0)
 }
 
 // simulateEach is Simulate with each micro-batch by itself: the slow reference.

@@ -137,11 +137,30 @@ func (t *tierTable) enter(p *Plan) {
 	}
 }
 
+// over places weights where the plan has them over which this one is made: what steps have on the device waits in host
+// memory.
+func (c *chooser) over(place Placement) Placement {
+	if c.Over == nil {
+		return place
+	}
+	for part := range place.Where.State {
+		if c.Over.Placement.Where.State[part][store.Weights] == Disk {
+			place.Where.State[part][store.Weights] = Disk
+		}
+	}
+	of := &c.Over.Placement
+	place.Drives, place.Rings.Reads = slices.Clone(of.Drives), of.Rings.Reads
+	return place
+}
+
 // spill moves extents and saved inputs to disk until the plan fits host memory, and returns the placement that does, or
 // the one with all of them on disk. The inputs of the first inputsFirst blocks go first. Of each kind of state it takes
 // the last parts first: their update comes last, after the forward pass of the others, so their reads have the most
 // time. Of inputs it takes the first blocks' first, since those are not needed for the longest time.
 func (c *chooser) spill(place Placement, inputsFirst int) Placement {
+	if c.Over != nil { // which has decided
+		return place
+	}
 	place = place.Clone()
 	place.Where.offDisk()
 	p := c.measure(place)
@@ -199,12 +218,12 @@ func (c *chooser) hold(place Placement) Placement {
 		return place
 	}
 	state, _ := c.stateMoves(s)
-	for _, stage := range []Stage{c.savedMoves(s), state} {
-		after := func(moves int) *Plan { return c.measure(c.with(place, stage[:moves])) }
+	for _, stage := range []Stage{c.savedMoves(s), state, c.cacheMoves(s)} {
+		after := func(moves int) *Plan { return c.whole(c.measure(c.with(place, stage[:moves]))) }
 		least := sort.Search(len(stage), func(n int) bool {
 			return c.ctx.Err() != nil || after(n).ProcessBytes() <= c.HostBytes
 		})
-		most := sort.Search(least, func(n int) bool { return c.ctx.Err() != nil || !c.fitsDevice(after(n+1)) })
+		most := sort.Search(least, func(n int) bool { return c.ctx.Err() != nil || !c.roomOnDevice(after(n+1)) })
 		place = c.with(place, stage[:most])
 	}
 	return place
@@ -214,7 +233,7 @@ func (c *chooser) hold(place Placement) Placement {
 // begin with; a thorough search also has those with more staging memory.
 func (c *chooser) spills(place Placement, thorough bool) []Placement {
 	all := []Placement{c.spill(place, 0)}
-	if !all[0].Where.onDisk() || place.Where.Bound() {
+	if !all[0].Where.onDisk() || place.Where.Bound() || c.Over != nil {
 		return all
 	}
 	inputs := []int{len(c.Model.Blocks) / 2, len(c.Model.Blocks)}

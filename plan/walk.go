@@ -50,8 +50,10 @@ type activeOp struct {
 
 // walking says how to simulate.
 type walking struct {
-	pass   bool // of a model that trains: a pass between steps, and no step
-	micros int  // that are simulated one by one: of a step with more, neighbours are one (microGroups)
+	pass bool // of a model that trains: a pass between steps, and no step
+	// unloaded is that another plan has had the device: what lives there comes again.
+	unloaded bool
+	micros   int // that are simulated one by one: of a step with more, neighbours are one (microGroups)
 	// seconds; a step that is seen to take longer is not walked to its end, and predicted to take forever; 0: no limit
 	most    float64
 	memory  *walkMemory // nil: memory of its own
@@ -209,7 +211,7 @@ func (p *Plan) walk(m Machine, dev device.Info, walk walking) (out Prediction, o
 // walkPass simulates the schedule of a pass.
 func (p *Plan) walkPass(pass Pass, m Machine, dev device.Info, walk walking) (out Prediction, operations int) {
 	mode := usual(pass)
-	mode.Loaded, mode.Again = true, pass == Continue
+	mode.Loaded, mode.Again = !walk.unloaded, pass == Continue && !walk.unloaded
 	groups := p.Numerics.groupMicros(walk.micros)
 	grouped := *p
 	grouped.Numerics.MicroBatches, grouped.Numerics.ForwardOnly = groups.count, groups.each-groups.trained

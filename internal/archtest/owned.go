@@ -30,7 +30,7 @@ var ofPlan = []string{
 	"ComputesTwice", "BlocksTwice", "GradWaits", "SummedOnHost",
 	"PeerCopies", // what to do
 	"Cells", "Range", "StateIn", "KeptIn", "CacheIn", "CacheTable", "Extents", "InputExtents", "OnDisk",
-	"Host", // where
+	"EngineHost", // where
 	"RankBytes", "Pinned", "ReachesHost", "LossAt", "DrawsAt", "LoadsAt", "SquaresAt", "TallyAt", "TokenLossesAt",
 	"HeadBuffer", "InputPieces", "PieceElems", "AheadRows", "SumBytes", "TiedSumStride", "TouchedBytesPerElem", // how much
 	"Numerics", "Whole", "Outputs", "Model", "Head", "Cluster", "Ranks", "LongestDocument", "AttentionShapes",
