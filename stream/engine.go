@@ -62,6 +62,11 @@ type Config struct {
 	// goroutine of the engine, one after the other.
 	Objective objective.Objective
 
+	// Over is an engine that rests while this one works, and the other way round (turn.go): this one has its plan made
+	// over the other's, reads the same store, and works in the same memory of the same devices. It is closed before the
+	// other one. Nil: it is alone, or the first of two.
+	Over *Engine
+
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
 	// Products are the matrix products of a step by rank, with offsets in the arena of the rank's device, for a
@@ -179,6 +184,7 @@ type Engine struct {
 	pending     *pendingUpdate
 	results     [][]byte // of the schedule before, by host
 	untold      Updates  // of which no result has told
+	turn        *turn
 	loaded      bool     // what the plan keeps on the device is there
 	continued   bool     // the latest schedule was of plan.Continue
 	dirty       bool     // it has been updated on the device since it was written back: the store's copy is older
@@ -193,6 +199,7 @@ type Engine struct {
 // rank is one of the devices, with the memory that the engine has there.
 type rank struct {
 	device     device.Device
+	arena      device.Mem // all of its memory there
 	arrays     *plan.Arrays
 	registered map[*hostmem.Region]device.Mem // host memory as the device sees it, where it does
 	memory     plan.Memory                    // as the device sees it
@@ -269,16 +276,15 @@ func (e *Engine) open() error {
 				return err
 			}
 		}
-		buf, err := d.Alloc("arena", e.Plan.RankBytes(number))
+		arena, err := e.arena(number)
 		if err != nil {
 			return err
 		}
-		e.closers = append(e.closers, buf.Close)
-		if err := e.tune(number, device.Whole(buf)); err != nil {
+		if err := e.tune(number, arena); err != nil {
 			return err
 		}
-		onDevices.PlaceDevice(device.Whole(buf), number)
-		e.ranks = append(e.ranks, rank{device: d, registered: map[*hostmem.Region]device.Mem{}})
+		onDevices.PlaceDevice(arena, number)
+		e.ranks = append(e.ranks, rank{device: d, arena: arena, registered: map[*hostmem.Region]device.Mem{}})
 	}
 	if err := e.giveAlgorithms(); err != nil {
 		return err
@@ -290,16 +296,18 @@ func (e *Engine) open() error {
 	if e.AddressOnly {
 		opts = append(opts, hostmem.AddressOnly)
 	}
-	regions := slices.Clone(e.Store.Regions())
-	for _, h := range e.Plan.Host {
+	var regions []*hostmem.Region
+	if e.Over == nil {
+		regions = slices.Clone(e.Store.Regions())
+	} else {
+		e.shareStore()
+	}
+	for _, h := range e.Plan.EngineHost() {
 		switch h.Purpose {
 		case plan.TokensPurpose, plan.ResultsPurpose: // real even in a rehearsal: small, and written by the host
 			e.regions[h.Purpose], err = e.reserve(h)
-		case plan.InputsPurpose, plan.SidesPurpose, plan.HeldPurpose, plan.KeptPurpose, plan.OutcomesPurpose,
-			plan.CachesPurpose, plan.LogitsPurpose, plan.EmbeddingSumPurpose, plan.SumsPurpose, plan.EmbeddingAheadPurpose:
-			e.regions[h.Purpose], err = e.reserve(h, opts...)
 		default:
-			continue
+			e.regions[h.Purpose], err = e.reserve(h, opts...)
 		}
 		if err != nil {
 			return err
@@ -342,13 +350,8 @@ func (e *Engine) open() error {
 		}
 		e.workers = append(e.workers, w)
 	}
-	for i := range e.ranks {
-		if err := e.loadTables(i); err != nil {
-			return err
-		}
-		if err := e.loadConstants(i); err != nil {
-			return err
-		}
+	if err := e.beginTurns(); err != nil {
+		return err
 	}
 	for i := range e.workers {
 		runs := make(chan *execution)
@@ -619,6 +622,9 @@ func (e *Engine) finish(ctx context.Context, writeBack bool) error {
 	}
 	if pass == plan.Nothing && e.save == nil && !(writeBack && e.dirty) {
 		return e.broken
+	}
+	if err := e.takeTurn(ctx); err != nil {
+		return err
 	}
 	res, err := e.follow(ctx, e.mode(pass, writeBack), nil, step)
 	e.untold.add(res.Updates)

@@ -37,6 +37,7 @@ type rig struct {
 	store    store.Store
 	disk     *store.Disk // nil if nothing is on disk
 	engine   *stream.Engine
+	sampler  *stream.Engine // that takes turns with it; nil: nothing does
 	accounts *hostmem.Accounts
 	devices  []device.Device // closed with the rig, unless they are shared
 	trace    *trace.Recorder // nil if the rig is not traced
@@ -112,6 +113,7 @@ type setup struct {
 	traced bool
 
 	objective objective.Objective
+	sampler   func(*plan.Plan) *plan.Plan // plans over the rig's plan; nil: the rig has no sampler
 }
 
 // start builds an engine for a subject.
@@ -124,6 +126,9 @@ func start(t errorer, s *subject, o setup) *rig {
 		r.devices = append(r.devices, computes[0])
 	}
 	r.plan = newPlan(t, s, computes[0].Info(), o.change)
+	if o.sampler != nil {
+		r.plan = r.plan.WithSampler(o.sampler(r.plan), computes[0].Info())
+	}
 	for range r.plan.Ranks() - 1 {
 		d := newCPU(t)
 		computes, r.devices = append(computes, d), append(r.devices, d)
@@ -171,6 +176,13 @@ func start(t errorer, s *subject, o setup) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if q := r.plan.Sampler; q != nil {
+		r.sampler, err = stream.New(stream.Config{Plan: q, Devices: computes, Host: computes[0], Store: lends,
+			Accounts: r.accounts, Serial: o.serial, Over: r.engine})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	return r
 }
 
@@ -185,6 +197,11 @@ func newRig(t testing.TB, g *modeltest.Golden, n plan.Numerics, change func(*pla
 // close gives everything back and finds what was not. A store that still lends something panics.
 func (r *rig) close(t errorer) {
 	t.Helper()
+	if r.sampler != nil {
+		if err := r.sampler.Close(); err != nil {
+			t.Errorf("sampler: %v", err)
+		}
+	}
 	if err := r.engine.Close(); err != nil {
 		t.Errorf("engine: %v", err)
 	}

@@ -76,6 +76,9 @@ type onWorker struct {
 
 // run walks the schedule of a pass and collects its results.
 func (e *Engine) run(ctx context.Context, pass plan.Pass, batch *Batch, step int) (Result, error) {
+	if err := e.takeTurn(ctx); err != nil {
+		return Result{}, err
+	}
 	return e.follow(ctx, e.mode(pass, false), batch, step)
 }
 

@@ -136,6 +136,15 @@ func trainModel(t testing.TB, r plan.Request, peers stream.Peers, fill func(*mod
 func engine(t testing.TB, r plan.Request, peers stream.Peers, fill func(*model.Part, model.Values) error,
 	computes []device.Device, place func(*plan.Placement)) (e *stream.Engine, kept store.Store, done func()) {
 	t.Helper()
+	e, _, kept, done = engines(t, r, peers, fill, computes, place, plan.Outputs{})
+	return e, kept, done
+}
+
+// engines is engine with a sampler that takes turns with it, if texts has caches: with all that it can on the device.
+func engines(t testing.TB, r plan.Request, peers stream.Peers, fill func(*model.Part, model.Values) error,
+	computes []device.Device, place func(*plan.Placement), texts plan.Outputs) (e, sampler *stream.Engine,
+	kept store.Store, done func()) {
+	t.Helper()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -157,13 +166,31 @@ func engine(t testing.TB, r plan.Request, peers stream.Peers, fill func(*model.P
 	changed := p.Placement
 	place(&changed)
 	p = p.With(changed)
+	if texts.Continues() {
+		q := r
+		q.Model, q.Outputs, q.Over = r.Model.Frozen(), texts, p
+		q.Numerics.SequenceLen, q.Numerics.MicroBatches = texts.LogitRows, 1
+		of, err := plan.New(context.Background(), q)
+		must(err)
+		p = p.WithSampler(of, r.Device)
+	}
 	kept, _, err = stream.OpenStore(p, stream.StoreOptions{Accounts: accounts, Drives: []store.Drive{{Dir: t.TempDir()}}})
 	must(err)
 	must(stream.Fill(context.Background(), p, kept, fill))
 	e, err = stream.New(stream.Config{Plan: p, Devices: computes, Host: host, Store: kept,
 		Accounts: accounts, Peers: peers})
 	must(err)
-	return e, kept, func() {
+	if p.Sampler != nil {
+		sampler, err = stream.New(stream.Config{Plan: p.Sampler, Devices: computes, Host: host, Store: kept,
+			Accounts: accounts, Over: e})
+		must(err)
+	}
+	return e, sampler, kept, func() {
+		if sampler != nil {
+			if err := sampler.Close(); err != nil {
+				t.Errorf("sampler: %v", err)
+			}
+		}
 		if err := e.Close(); err != nil {
 			t.Errorf("engine: %v", err)
 		}

@@ -7,7 +7,7 @@ const (
 	tinyKernels     = "TestGPUKernels/code/runs/(Add|Norm|Sum|Loss|Fold|ScatterAdd)"
 	tinyPTX         = "TestGPUKernels/ptx/runs/(Loss|Sum|MatMul)"
 	tinyConformance = "TestGPUConformance/own_products/aligned_to_16/(Add|Gather|Copy)"
-	tinyLaws        = "TestGPU(Training|Continues)/own_products/group_./qwen3_bf16"
+	tinyLaws        = "TestGPU(Training|Continues|TakesTurns)/own_products/group_./qwen3_bf16"
 	tinyLibrary     = "TestGPUTraining/cuBLASLt/group_./qwen3_bf16"
 	tinyRepeats     = "TestGPURepeats/own_products/aligned_to_16/(once|again)/(Add|GLU)"
 	tinyBadInput    = "TestGPUBadInput/wrong_ordinal"
@@ -37,7 +37,8 @@ var rows = []row{
 		run: benchmark{name: "bench-8k", sequenceLen: 8192, steps: 3}.run, keeps: true},
 	{name: "parity", least: sec(10), most: sec(60), run: parity},
 	{name: "streamed", least: sec(10), most: sec(60), run: streamed},
-	{name: "laws", least: sec(30), most: sec(90), run: tests("cuda.test", "TestGPU(Training|Continues)", tinyLaws)},
+	{name: "laws", least: sec(30), most: sec(90),
+		run: tests("cuda.test", "TestGPU(Training|Continues|TakesTurns)", tinyLaws)},
 	{name: "laws-library", least: sec(15), most: sec(60), run: tests("cuda.test", lawsLibrary, tinyLibrary)},
 	{name: "two-gpus", least: sec(50), most: sec(180), run: twoGPUs, keeps: true},
 	{name: "bench-noclip", least: sec(30), most: sec(150),
