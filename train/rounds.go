@@ -99,7 +99,7 @@ func (r *Run) startRounds(ctx context.Context, ids []string, settings string) er
 	l, c := r.rounds.loop, r.config
 	l.Runs, l.Settings = ids, settings
 	if c.RL.Sampler.IsOwn() {
-		l.Sampler = &generate.Own{Session: r.session, Tokenizer: r.rounds.tok,
+		l.Sampler = &generate.Own{Session: r.session.Texts, Tokenizer: r.rounds.tok,
 			Positions: min(c.SequenceLen, r.src.Model.MaxPositions)}
 	} else {
 		probe, err := l.Prompts.Short()

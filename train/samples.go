@@ -65,7 +65,7 @@ func (t *trainer) sample(ctx context.Context) error {
 	if t.steps > t.begun {
 		t.env.WillFinish(fmt.Sprintf("ending the samples, and saving step %d", t.steps))
 	}
-	all, err := generate.WriteSamples(ctx, t.session, t.samples.Writings(), t.caches, "samples "+when(t.steps))
+	all, err := generate.WriteSamples(ctx, t.session.Texts, t.samples.Writings(), t.caches, "samples "+when(t.steps))
 	t.leaveOut()
 	switch {
 	case errors.Is(err, generate.ErrNotFinite):
@@ -95,10 +95,10 @@ func (t *trainer) sampleAgain(ctx context.Context) error {
 
 // agreeOnCaches decides how many texts grow together, and in how many blocks of caches: as many as all hosts have.
 func (t *trainer) agreeOnCaches() error {
-	t.caches = t.plan.Outputs.Caches
 	if t.samples == nil {
 		return nil
 	}
+	t.caches = t.plan.Texts().Outputs.Caches
 	d := hosts.Decide(t.env.Cluster, hosts.Report[nn.Caches]{Own: t.caches})
 	for _, of := range d.All {
 		t.caches.Sequences, t.caches.Blocks = min(t.caches.Sequences, of.Sequences), min(t.caches.Blocks, of.Blocks)

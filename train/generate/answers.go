@@ -84,9 +84,9 @@ func (o *Own) Sample(ctx context.Context, prompts []sampler.Prompt, p sampler.Pa
 	return err
 }
 
-// mostAnswers bounds the answers that grow together: more rows make a pass of streamed weights no slower, and the
-// caches of these are what memory has to hold.
-const mostAnswers = 256
+// mostAnswers bounds the answers that grow together, by the rows of a pass. More rows make a pass of streamed weights
+// no slower, and memory has to hold the caches of all.
+const mostAnswers = session.MostPassRows
 
 // answerBytes is about what a token of a round takes of host memory, besides the caches: as it is sampled, in a row,
 // and as data.

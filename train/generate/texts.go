@@ -3,7 +3,6 @@ package generate
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace/data"
@@ -36,9 +35,8 @@ func newTexts(s *session.Session, of nn.Caches) *texts {
 
 // Sizes of passes that continue texts.
 const (
-	mostPassRows = 512 // positions of prompts that one pass takes at most; not fewer than mostTexts
-	mostTexts    = 256 // texts that grow together at most
-	mostSamples  = 32  // the same in training, where caches take memory from the steps
+	mostTexts   = session.MostPassRows / 2 // texts that grow together at most
+	mostSamples = 32                       // the same in training, where caches take memory from the steps
 )
 
 // planTexts plans for a number of texts that grow together, or for fewer where memory has no room for them, of as many
@@ -57,62 +55,7 @@ func planTexts(ctx context.Context, e *session.Env, src *source.Source, n plan.N
 	}
 	r.Numerics.SequenceLen = prompt
 	r.Outputs.Draws = draws
-	return fitTexts(ctx, plan.Fitting{Request: r, Rows: 1}, min(count, mostTexts), positions)
-}
-
-// fitTexts plans for as many texts as are fastest together. Where memory has no room for the caches of all at their
-// greatest length, they share blocks for half of that; where that does not fit either, half as many texts grow
-// together, and so on. Where weights come for each token only because the caches of all these texts take their
-// room on the device, fewer texts are taken: as many as make most tokens in a second. f.Numerics.SequenceLen is the
-// length of the longest prompt.
-func fitTexts(ctx context.Context, f plan.Fitting, count, positions int) (*plan.Plan, error) {
-	prompt := f.Numerics.SequenceLen
-	of := func(count, share int) plan.Fitting {
-		with, caches := f, session.TextCaches(count, positions)
-		caches.Blocks = max(caches.Blocks/share, caches.BlocksEach())
-		with.Outputs.LogitRows, with.Outputs.Caches = count, caches
-		with.Numerics.SequenceLen = max(count, min(count*prompt, mostPassRows))
-		with.Cuts = plan.Cuts{MicroBatch: 1, HeadChunk: count} // the head has no other rows than those that are wanted
-		return with
-	}
-	fit := func() (*plan.Plan, error) { // of as many texts as there is room for
-		for ; count > 1; count /= 2 {
-			for _, share := range []int{1, 2} {
-				if with := of(count, share); with.Fits(ctx) == nil {
-					return with.Fit(ctx)
-				}
-			}
-		}
-		return of(1, 1).Fit(ctx)
-	}
-	best, err := fit()
-	if err != nil || count == 1 || staysThere(best) {
-		return best, err
-	}
-	if one, err := of(1, 1).Fit(ctx); err != nil || !staysThere(one) {
-		return best, err
-	}
-	rate := func(p *plan.Plan) float64 {
-		return float64(p.Outputs.Caches.Sequences) / p.PassSeconds(f.Machine, f.Device)
-	}
-	for p := best; !staysThere(p); {
-		count /= 2
-		if p, err = fit(); err != nil {
-			return nil, err
-		}
-		if rate(p) > rate(best) {
-			best = p
-		}
-	}
-	return best, nil
-}
-
-// staysThere reports whether a pass that continues texts brings no weights to the device.
-func staysThere(p *plan.Plan) bool {
-	loaded := plan.Mode{Pass: plan.Continue, Loaded: true}
-	return !slices.ContainsFunc(p.ScheduleOf(loaded).Ops, func(op plan.Op) bool {
-		return op.Do == plan.DoMove && op.Lane == plan.LaneFetch && len(op.Writes) > 0 && op.Writes[0].What == plan.Weights
-	})
+	return session.FitTexts(ctx, plan.Fitting{Request: r, Rows: 1}, min(count, mostTexts), positions)
 }
 
 // planWholeText plans for passes over all of a text of as many positions at most.

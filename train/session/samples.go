@@ -58,7 +58,11 @@ func (m SampleMemory) With(other SampleMemory) SampleMemory {
 func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (_ *plan.Plan, err error) {
 	if m.Caches.Sequences > 0 {
 		f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
-		p, err = m.with(f, m.texts(ctx, f, p.Numerics.Positions())).Fit(ctx)
+		if m.apart(f) && !p.Bound() {
+			p, err = m.fitApart(ctx, f)
+		} else {
+			p, err = m.with(f, m.texts(ctx, f, p.Numerics.Positions())).Fit(ctx)
+		}
 		if err != nil && ctx.Err() == nil {
 			err = m.lacks(f, err)
 		}
@@ -91,6 +95,10 @@ func (m SampleMemory) check(ctx context.Context, f plan.Fitting) error {
 	if m.Caches.Sequences == 0 {
 		return nil
 	}
+	if m.apart(f) && !(f.Device.Unified && f.DeviceBytes == 0) { // what a text needs follows from the plan of the steps
+		f.ProgramBytes += m.Bytes
+		return f.Check(ctx)
+	}
 	err := m.with(f, 1).Check(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = m.lacks(f, err)
@@ -109,6 +117,46 @@ func (m SampleMemory) with(f plan.Fitting, texts int) plan.Fitting {
 		return out
 	}
 	return f
+}
+
+// apart reports whether the texts have a plan of their own, over that of the steps (plan.Request.Over), if that
+// streams weights: a loop's do, which a run writes for much of its time.
+func (m SampleMemory) apart(f plan.Fitting) bool {
+	return m.Round != nil && !f.Cluster.Several() && plan.CanContinue(f.Model)
+}
+
+// fitApart plans the steps, and over them the texts. Where the steps leave no host memory for these, they leave what
+// one text needs.
+func (m SampleMemory) fitApart(ctx context.Context, f plan.Fitting) (*plan.Plan, error) {
+	f.ProgramBytes += m.Bytes
+	steps, err := f.Fit(ctx)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := m.over(ctx, f, steps, m.Caches.Sequences)
+	if err != nil && ctx.Err() == nil {
+		without := f
+		without.HostBytes = 0
+		if one, errOne := m.over(ctx, without, steps, 1); errOne == nil {
+			f.SamplerBytes = steps.WithSampler(one, f.Device).SamplerBytes()
+			if steps, err = f.Fit(ctx); err == nil {
+				texts, err = m.over(ctx, f, steps, m.Caches.Sequences)
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return steps.WithSampler(texts, f.Device), nil
+}
+
+// over plans for texts that grow together, between the steps of a plan.
+func (m SampleMemory) over(ctx context.Context, f plan.Fitting, steps *plan.Plan, texts int) (*plan.Plan, error) {
+	r := f.Request
+	r.Model, r.Over, r.Devices, r.Gradients = f.Model.Frozen(), steps, steps.Ranks(), plan.GradientsAuto
+	r.Outputs = plan.Outputs{Draws: m.Draws}
+	r.Numerics.Cohorts, r.Numerics.Exchange, r.Numerics.SequenceLen = 0, 0, m.Round.PromptPositions
+	return FitTexts(ctx, plan.Fitting{Request: r, Rows: 1}, texts, min(m.Caches.Positions, f.Model.MaxPositions))
 }
 
 // lacks says why there can be no samples.

@@ -30,6 +30,10 @@ type Session struct {
 	Disk   *store.Disk // the part of it that is on disk; nil without one
 	Engine *stream.Engine
 
+	// Texts is the session that continues texts between steps: with a plan and an engine of its own, over the store of
+	// this one, if the plan has a sampler; else it is this one.
+	Texts *Session
+
 	Objective objective.Objective // nil: the next token
 
 	stateDirs []string       // of what the plan keeps on disk
@@ -61,6 +65,7 @@ type SessionOptions struct {
 // OpenSession reserves everything that the steps of a plan take, and has the weights filled.
 func (e *Env) OpenSession(ctx context.Context, p *plan.Plan, dev *Devices, o SessionOptions) (s *Session, err error) {
 	s = &Session{Env: e, Plan: p, stateDirs: o.StateDirs}
+	s.Texts = s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // err is the one to report
@@ -125,6 +130,14 @@ func (s *Session) startEngine(dev *Devices) error {
 		return err
 	}
 	s.rememberAlgorithms()
+	if q := s.Plan.Sampler; q != nil {
+		config := stream.Config{Plan: q, Devices: config.Devices, Host: config.Host, Store: s.Store,
+			Accounts: config.Accounts, Trace: trace.NewRecorder(q.Crew(), 0), Over: s.Engine}
+		s.Texts = &Session{Env: s.Env, Plan: q, Store: s.Store, Disk: s.Disk}
+		if s.Texts.Engine, err = stream.New(config); err != nil {
+			return err
+		}
+	}
 	if cluster := s.Env.Cluster; cluster != nil && cluster.TellBy != nil {
 		cluster.TellBy(s.Engine.Standing)
 	}
@@ -148,21 +161,25 @@ func (s *Session) reserveRows() (err error) {
 func (s *Session) LeaveOut() {
 	s.Engine.Trace.TakeBusy()
 	s.Peers.Take()
+	s.Texts.Engine.Trace.TakeBusy()
 }
 
 // StopEngine gives back what only steps need, so that what follows them, an export, stays within the plan.
-func (s *Session) StopEngine() error {
-	err := s.Engine.Close()
-	s.Engine = nil
+func (s *Session) StopEngine() (err error) {
+	if t := s.Texts; t != s && t.Engine != nil {
+		err = t.Engine.Close()
+		t.Engine = nil
+	}
+	if s.Engine != nil {
+		err = cmp.Or(s.Engine.Close(), err)
+		s.Engine = nil
+	}
 	return err
 }
 
 // Close gives everything back, the engine before the store.
 func (s *Session) Close() error {
-	var err error
-	if s.Engine != nil {
-		err = s.Engine.Close()
-	}
+	err := s.StopEngine()
 	if s.Store != nil {
 		err = cmp.Or(err, s.Store.Close())
 	}
@@ -170,7 +187,7 @@ func (s *Session) Close() error {
 		err = cmp.Or(err, s.region.Close())
 	}
 	heap.release(s)
-	s.Engine, s.Store, s.Disk, s.Rows, s.region = nil, nil, nil, nil, nil
+	s.Store, s.Disk, s.Rows, s.region = nil, nil, nil, nil
 	return err
 }
 
