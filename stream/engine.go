@@ -579,7 +579,15 @@ func (e *Engine) Gradients(ctx context.Context, batch *Batch, step int) (Result,
 }
 
 // Reload has the next schedule read the weights again from the store, where the caller has written them after a Flush.
+// An engine that takes turns with this one does so, too.
 func (e *Engine) Reload() {
+	e.reload()
+	if e.turn.of != e {
+		e.turn.of.reload()
+	}
+}
+
+func (e *Engine) reload() {
 	e.loaded, e.continued, e.versions = false, false, newVersions(e.Plan, e.Store)
 }
 

@@ -87,7 +87,7 @@ func (e *Engine) takeTurn(ctx context.Context) error {
 		return err
 	}
 	e.turn.of = e
-	e.Reload()
+	e.reload()
 	clear(e.reached)
 	if err := e.renew(); err != nil {
 		e.broken = fmt.Errorf("the engine stopped: %w", err)

@@ -113,3 +113,32 @@ func TestEnginesTakeTurns(t *testing.T) {
 		}
 	}
 }
+
+// An engine that has its turn reads weights again that the caller of the other one has written.
+func TestReloadInAnothersTurn(t *testing.T) {
+	g := modeltest.Load(t, "llama")
+	tokens, s := g.First[0].IDs[:5], golden(t, g, f32)
+	on := newCPU(t)
+	defer on.Close()
+	r := start(t, s, setup{change: streamed(2), sampler: func(p *plan.Plan) *plan.Plan {
+		f := plan.Request{Model: s.model.Frozen(), Numerics: p.Whole, Machine: machine, Over: p, Device: on.Info(),
+			Outputs: plan.Outputs{LogitRows: 5, Caches: nn.Caches{Sequences: 1, Positions: 5}}}
+		f.Numerics.SequenceLen, f.Numerics.MicroBatch, f.Numerics.MicroBatches = 5, 1, 1
+		q, err := plan.New(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q
+	}})
+	defer r.close(t)
+	before := logitsAfter(t, r.sampler, tokens, 5)
+	for range 2 { // the same weights
+		if err := stream.Fill(t.Context(), r.plan, r.store, s.fill); err != nil {
+			t.Fatal(err)
+		}
+		r.engine.Reload()
+		if fmt.Sprint(logitsAfter(t, r.sampler, tokens, 5)) != fmt.Sprint(before) {
+			t.Error("other logits of the same weights")
+		}
+	}
+}
