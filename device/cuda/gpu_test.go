@@ -166,6 +166,9 @@ func TestGPUContinues(t *testing.T) {
 	variants := []string{"qwen3", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_5"}
 	inGroups(t, variants, func(t *testing.T, variant string, compute tensor.DType, d *cuda.Device) {
 		continuing(t, variant, compute, false, d)
+		if variant == "qwen3" || variant == "gpt_oss" {
+			samplesAsItTrains(t, variant, compute, map[tensor.DType]float64{tensor.F32: 1e-3, tensor.BF16: 0.1}[compute], d)
+		}
 	})
 }
 
