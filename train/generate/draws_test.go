@@ -199,7 +199,7 @@ func (a *apart) add(d float64) { a.merge(apart{1, d, d}) }
 func (a *apart) merge(b apart) { a.n, a.most, a.sum = a.n+b.n, max(a.most, b.most), a.sum+b.sum }
 
 func (a *apart) String() string {
-	return fmt.Sprintf("%.2g at most, %.2g on average of %d tokens", a.most, a.sum/float64(max(a.n, 1)), a.n)
+	return fmt.Sprintf("%.2g at most, %.2g on average of %d", a.most, a.sum/float64(max(a.n, 1)), a.n)
 }
 
 // drawn is a text with its prompt, which a device has drawn.

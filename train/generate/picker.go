@@ -38,7 +38,8 @@ func (p *picker) drawFor(text, at int) device.TokenDraw {
 	return device.TokenDraw{Key: p.key, Text: uint64(text), At: uint32(at), Inverse: device.Inverse(p.Temperature)}
 }
 
-// token is the choice for the place at of a text, by its number. Of equal logits the lower id is the more likely one.
+// token is the choice for the place at of a text, by its number. Of equal logits the lower id is the more likely one,
+// also at the edge of TopK, where transformers keeps all of them.
 //
 // Logits are divided by the temperature, the TopK largest kept, of these the fewest whose probability is at least TopP, and
 // one drawn by probability: the order of transformers. It is the one with the greatest sum of logit and noise, as in
@@ -46,6 +47,25 @@ func (p *picker) drawFor(text, at int) device.TokenDraw {
 // is that among the kept ones. Source of TopP: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020).
 // It is noToken where logits are not finite.
 func (p *picker) token(logits []float32, text, at int) stream.Drawn {
+	chosen, ids, logProb := p.distribution(logits)
+	if d := p.drawFor(text, at); chosen != noToken && d.Inverse != 0 {
+		most := float32(math.Inf(-1))
+		for _, id := range ids {
+			x := float32(float64(logits[id]*d.Inverse) + rng.Gumbel(wordOf(d, id)))
+			if x > most || x == most && id < chosen {
+				chosen, most = id, x
+			}
+		}
+	}
+	if chosen == noToken {
+		return stream.Drawn{ID: noToken}
+	}
+	return stream.Drawn{ID: chosen, LogProb: float32(logProb(chosen))}
+}
+
+// distribution returns the likeliest token, the tokens that may be chosen, and the natural logarithm of the probability
+// that one of these has among them; noToken where logits are not finite. At temperature 0 probabilities are those of 1.
+func (p *picker) distribution(logits []float32) (likeliest int32, ids []int32, logProb func(id int32) float64) {
 	logits = logits[:min(p.vocab, len(logits))]
 	best := 0
 	for i, x := range logits {
@@ -53,30 +73,20 @@ func (p *picker) token(logits []float32, text, at int) stream.Drawn {
 			best = i
 		}
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 1) {
-			return stream.Drawn{ID: noToken}
+			return noToken, nil, nil
 		}
 	}
 	if math.IsInf(float64(logits[best]), -1) {
-		return stream.Drawn{ID: noToken}
+		return noToken, nil, nil
 	}
-	d := p.drawFor(text, at)
-	scale := d.Inverse
+	scale := device.Inverse(p.Temperature)
 	if scale == 0 {
 		scale = 1
 	}
 	exponent := func(id int32) float64 { return float64(logits[id]*scale) - float64(logits[best]*scale) }
 	ids, sum := p.kept(logits, func(id int32) float64 { return math.Exp(exponent(id)) })
-	chosen := int32(best)
-	if d.Inverse != 0 {
-		most := float32(math.Inf(-1))
-		for _, id := range ids {
-			x := float32(float64(logits[id]*scale) + rng.Gumbel(wordOf(d, id)))
-			if x > most || x == most && id < chosen {
-				chosen, most = id, x
-			}
-		}
-	}
-	return stream.Drawn{ID: chosen, LogProb: float32(exponent(chosen) - math.Log(sum))}
+	all := math.Log(sum)
+	return int32(best), ids, func(id int32) float64 { return exponent(id) - all }
 }
 
 // wordOf is the random word of a token.
