@@ -22,21 +22,24 @@ func (c *chooser) fixes() (list []string, hostBytes int64) {
 	host := func(n int64) func(*Request) { return func(r *Request) { r.HostBytes = n } }
 	disk := func(n int64) func(*Request) { return func(r *Request) { r.DiskBytes = n } }
 	for _, budget := range []struct {
-		key string
+		of  string
 		now int64
 		set func(int64) func(*Request)
-	}{{"memory.device", c.DeviceBytes, device}, {"memory.host", c.HostBytes, host}, {"memory.disk", c.DiskBytes, disk}} {
-		if budget.now == 0 && budget.key != "memory.disk" {
+	}{{"device", c.DeviceBytes, device}, {"host", c.HostBytes, host}, {"disk", c.DiskBytes, disk}} {
+		if budget.of == "disk" && c.Guest != "" {
+			continue // none of its state can be there
+		}
+		if budget.now == 0 && budget.of != "disk" {
 			continue // no limit
 		}
 		if n, ok := least(budget.now, func(n int64) bool { return fits(budget.set(n)) }); ok {
-			list = append(list, fmt.Sprintf("%s=%s", budget.key, sizeFor(n)))
-			if budget.key == "memory.host" {
+			list = append(list, fmt.Sprintf("%s=%s", c.budget(budget.of), sizeFor(n)))
+			if budget.of == "host" {
 				hostBytes = n
 			}
 		}
 	}
-	if c.Begun {
+	if !c.shapes() {
 		return list, hostBytes
 	}
 	if c.Numerics.Master != optim.F32 {

@@ -173,16 +173,16 @@ func (p *Plan) AttentionShapes() (all []nn.AttentionShape) {
 func (c *chooser) fits(p *Plan) error {
 	if p = c.whole(p); !c.roomOnDevice(p) {
 		largest, or := largestOf(p.Device), ""
-		if !c.Begun {
+		if c.shapes() {
 			or = fmt.Sprintf(", or lower sequence_len (%d) or batch_tokens (%d)", c.Numerics.SequenceLen,
 				c.Numerics.StepPositions())
 		}
-		err := fmt.Errorf("memory.device: a step needs at least %s on the device, %s of it for %s, and the budget is %s; "+
-			"raise it%s", FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose,
+		err := fmt.Errorf("%s: a step needs at least %s on the device, %s of it for %s, and the budget is %s; raise it%s",
+			c.budget("device"), FormatBytes(p.DeviceTotalBytes()), FormatBytes(largest.Bytes), largest.Purpose,
 			FormatBytes(c.DeviceBytes), or)
 		if c.HostBytes > 0 && p.ProcessBytes() > c.HostBytes {
-			err = fmt.Errorf("%w; memory.host: %s is too small as well, and the run needs %s", err, FormatBytes(c.HostBytes),
-				FormatBytes(p.ProcessBytes()))
+			err = fmt.Errorf("%w; %s: %s is too small as well, and %s needs %s", err, c.budget("host"),
+				FormatBytes(c.HostBytes), c.who(), FormatBytes(p.ProcessBytes()))
 		}
 		return err
 	}
@@ -213,15 +213,23 @@ func (e *hostShort) Error() string {
 		state += b.Bytes
 	}
 	or := ""
-	if e.DiskBudget == 0 {
+	if e.DiskBudget == 0 && e.asked.Guest == "" {
 		or = ", set memory.disk"
 	}
-	if !e.asked.Begun {
+	if e.asked.shapes() {
 		or += fmt.Sprintf(", choose a smaller model, or lower batch_tokens (%d)", e.Whole.StepPositions())
 	}
-	return fmt.Sprintf("memory.host: the run needs %s of host memory, %s of it for the state of %s parameters, and the "+
-		"budget is %s; raise it%s", FormatBytes(e.needBytes), FormatBytes(state), FormatCount(params),
-		FormatBytes(e.HostBudget), or)
+	return fmt.Sprintf("%s: %s needs %s of host memory, %s of it for the state of %s parameters, and the budget is %s; "+
+		"raise it%s", e.asked.budget("host"), e.asked.who(), FormatBytes(e.needBytes), FormatBytes(state),
+		FormatCount(params), FormatBytes(e.HostBudget), or)
+}
+
+// who needs the memory of a request.
+func (r *Request) who() string {
+	if r.Guest != "" {
+		return "the model"
+	}
+	return "the run"
 }
 
 func largestOf(list []Bytes) Bytes {

@@ -60,7 +60,16 @@ type Request struct {
 	Over *Plan
 	// SamplerBytes is reserved in host memory for a plan that is made over this one.
 	SamplerBytes int64
+	// Guest is that of a model in memory besides a run: the key of the run file with its budget, such as
+	// rl.reference_memory, which has host and device alone. A refusal advises nothing else. Empty: memory, the run's.
+	Guest string
 }
+
+// budget is the key of a budget: of host, device or disk.
+func (r *Request) budget(of string) string { return cmp.Or(r.Guest, "memory") + "." + of }
+
+// shapes reports whether a refusal may advise other keys than those of budgets.
+func (r *Request) shapes() bool { return !r.Begun && r.Guest == "" }
 
 // Outputs say what a run computes besides or instead of training steps. A model that is frozen as a whole
 // (model.Frozen) can be evaluated and asked for logits only, and takes no memory for gradients.

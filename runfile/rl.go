@@ -17,6 +17,9 @@ import (
 // OwnSampler says that the run samples answers itself.
 const OwnSampler = "own"
 
+// ReferenceMemoryKey has the budget of the reference of a loop.
+const ReferenceMemoryKey = "rl.reference_memory"
+
 // Engines of servers that a run can have sample.
 const (
 	EngineSGLang = "sglang"

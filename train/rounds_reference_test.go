@@ -195,7 +195,7 @@ func TestLoopStaysNearItsReference(t *testing.T) {
 // A loop is refused before it samples where its reference has no room, or is of other tokens.
 func TestLoopRefusesItsReference(t *testing.T) {
 	for text, change := range map[string]func(c *runfile.Config){
-		"rl.reference_memory, which has host and device alone: memory.host: ": func(c *runfile.Config) {
+		"reference: rl.reference_memory.host: the model needs ": func(c *runfile.Config) {
 			c.RL.ReferenceMemory.Host.N = 1 << 20
 		},
 		"objective.reference: ": func(c *runfile.Config) { c.Objective.Reference = t.TempDir() },

@@ -25,7 +25,7 @@ type Rounds struct {
 // first device.
 func OpenRounds(ctx context.Context, e *session.Env, dev *session.Devices, o Options, rows int) (r *Rounds, err error) {
 	r = &Rounds{env: e.Alone(), dev: &session.Devices{Computes: dev.Computes[:1], Host: dev.Host}, o: o}
-	r.o.inRun = true
+	r.o.inRun, r.env.Guest = true, runfile.ReferenceMemoryKey
 	if o.Init != "random" {
 		if err := o.Model.CheckWeights(ctx); err != nil {
 			return nil, fmt.Errorf("reference: %w", err)
@@ -35,7 +35,7 @@ func OpenRounds(ctx context.Context, e *session.Env, dev *session.Devices, o Opt
 		return nil, err
 	}
 	if r.plan, err = o.plan(ctx, r.env, r.dev, rows); err != nil {
-		return nil, NoRoom(err)
+		return nil, fmt.Errorf("reference: %w", err)
 	}
 	return r, nil
 }
@@ -47,11 +47,6 @@ func CheckRounds(m runfile.Memory, unified bool) error {
 			"take besides the run, such as rl.reference_memory: {host: 8GiB, device: 4GiB}, and give memory.device so much less")
 	}
 	return nil
-}
-
-// NoRoom is the error of a reference that does not fit its budget.
-func NoRoom(err error) error {
-	return fmt.Errorf("rl.reference_memory, which has host and device alone: %w", err)
 }
 
 // Open finds the log-probabilities of a round's answers in the file at a path, and computes what this lacks: it brings

@@ -39,6 +39,7 @@ func OpenScorers(ctx context.Context, e *session.Env, dev *session.Devices, spec
 	rows int) (*Scorers, error) {
 	s := &Scorers{env: e.Alone(), dev: &session.Devices{Computes: dev.Computes[:1], Host: dev.Host},
 		models: map[string]*scorer{}}
+	s.env.Guest = "memory" // of the reward
 	for i := range specs {
 		of := &specs[i]
 		if of.Model == "" || s.models[of.Model] != nil {

@@ -162,7 +162,7 @@ func TestScorersRefuse(t *testing.T) {
 		want  string
 	}{
 		{traintest.WriteModel(t, nil), 1 << 30, "is a model of text, which gives no score: name one"},
-		{scoringModel(t), 1 << 10, "rl.reward[0] (rm): memory.host: the run needs"},
+		{scoringModel(t), 1 << 10, "rl.reward[0] (rm): memory.host: the model needs"},
 		{filepath.Join(t.TempDir(), "missing"), 1 << 30, "rl.reward[0] (rm): "},
 	} {
 		spec := runfile.Reward{Name: "rm", Model: c.dir, Memory: runfile.ModelMemory{Host: runfile.Bytes{N: c.bytes}}}

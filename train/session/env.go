@@ -37,8 +37,10 @@ type Env struct {
 	finishes atomic.Pointer[string]
 	// MemoryGrows says that this machine gets memory as it uses it, so that what it has available now limits nothing.
 	MemoryGrows bool
-	growthNoted bool   // that memory.host: auto cannot know
-	CacheDir    string // for token caches and the machine file; empty: none are kept
+	growthNoted bool // that memory.host: auto cannot know
+	// Guest is the key of the memory that models have here besides a run, as plan.Request has it; empty: there is a run.
+	Guest    string
+	CacheDir string // for token caches and the machine file; empty: none are kept
 	// FS is the file system of what runs write: checkpoints, state on disk, metrics. Nil is the operating system's;
 	// tests make it fail.
 	FS vfs.FS

@@ -29,7 +29,7 @@ func (e *Env) PlanRequest(m *model.Model, n plan.Numerics, dev device.Info, devi
 	mem runfile.Memory) (plan.Request, error) {
 	r := plan.Request{Model: m, Numerics: n, Device: dev, Devices: devices,
 		Machine: probe.Rates(e.CacheDir, dev, mem.Path), DeviceBytes: mem.Device.N, HostBytes: mem.Host.N,
-		RecomputeAll: mem.Recompute == "always", Gradients: plan.Gradients(mem.Gradients)}
+		RecomputeAll: mem.Recompute == "always", Gradients: plan.Gradients(mem.Gradients), Guest: e.Guest}
 	e.Cluster.Plan(&r)
 	room, err := diskRoom(mem, e.Files())
 	if err != nil {

@@ -50,11 +50,12 @@ func referencePlanned(ctx context.Context, e *session.Env, c *runfile.Config, m 
 	} else if request, err = e.PlanRequest(m.Frozen(), n, dev, 1, memory); err != nil {
 		return nil, err
 	}
+	request.Guest = runfile.ReferenceMemoryKey
 	r := &ReferencePlanned{answers: c.RL.PromptsPerStep * c.RL.Samples}
 	r.Plan, err = plan.Fitting{Request: request, Rows: r.answers,
 		OutputsOf: func(plan.Numerics) plan.Outputs { return plan.Outputs{LogProbs: true} }}.FitForward(ctx)
 	if err != nil {
-		return nil, reference.NoRoom(err)
+		return nil, fmt.Errorf("reference: %w", err)
 	}
 	rows := r.Plan.Numerics.MicroBatch
 	r.Passes = (r.answers + rows - 1) / rows

@@ -37,7 +37,7 @@ func TestPlanCountsAReference(t *testing.T) {
 		t.Error(text)
 	}
 	if _, err := planned(1<<20, 0, ""); err == nil ||
-		!strings.Contains(fmt.Sprint(err), "rl.reference_memory, which has") {
+		!strings.Contains(fmt.Sprint(err), "reference: rl.reference_memory.host: the model needs ") {
 		t.Errorf("with 1 MiB the error is %v", err)
 	}
 	if _, err := planned(1<<30, 0, "rtx4090-pc-128gb"); err == nil ||
