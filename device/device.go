@@ -137,6 +137,11 @@ type Info struct {
 	// TunesProducts says that the device is a [ProductTuner] with something to choose from.
 	TunesProducts bool
 
+	// CutsRows says that an operation may leave out rows at the end of operands, where they are zeros in gradients and
+	// nothing reads the others: the bits are those with them. A product that adds up rows is told how many there were
+	// (MatMulFlags.Of). One thing may differ: the sign of a sum that is zero because it was too small for its type.
+	CutsRows bool
+
 	// PeerCopies says of the devices that compute together that each copies from the others: see [Peers]. Of a single
 	// one it says nothing.
 	PeerCopies bool

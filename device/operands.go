@@ -199,6 +199,9 @@ func (o *Operands) MatMul(c, a, b Mat, f MatMulFlags) {
 	if k != bk {
 		o.fail("the inner dimensions are %d and %d", k, bk)
 	}
+	if f.Of != 0 && f.Of < k {
+		o.fail("the inner dimension is %d, of %d", k, f.Of)
+	}
 	o.write("c", c, m, n, activation)
 	o.last().Adds = f.Accumulate
 	o.read("a", a, a.Rows, a.Cols, activation)

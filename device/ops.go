@@ -13,6 +13,9 @@ type MatMulFlags struct {
 	// The product is added to Onto, if that is given, of C's type and shape. C then receives the sum, and
 	// Accumulate has no meaning. Onto does not overlap C.
 	Onto Mat
+	// Of, if it is not 0, is the inner dimension of a product of which this one has the first terms, since the others are
+	// zeros. The sums have its order, and so its bits. Only devices that say Info.CutsRows are given it.
+	Of int
 }
 
 // Base returns the matrix that the product is added to: Onto, or C itself to accumulate; else false.

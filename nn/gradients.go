@@ -60,6 +60,19 @@ func (p Params) zero(s device.Stream) {
 	}
 }
 
+// empty has a gradient that is fresh hold that of no rows: its matrices become zeros.
+func (p Params) empty(s device.Stream) {
+	if !p.Fresh || p.Layout == nil {
+		return
+	}
+	size := p.DType.Bytes()
+	for _, f := range p.Layout.Fields {
+		if f.State >= 0 && len(f.Shape) == 2 {
+			s.Zero(p.Mem.Slice(f.State*size, f.Elems*size))
+		}
+	}
+}
+
 // at is the gradient as a chunk finds it: fresh for the first one only.
 func (p Params) at(c chunk) Params {
 	p.Fresh = p.Fresh && c.first == 0

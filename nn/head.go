@@ -92,12 +92,16 @@ type HeadWork struct {
 	kept   []device.Mem // the same by chunk, of one tile and micro-batch
 	dtype  tensor.DType
 	grad   device.Mem // for [chunk, rows of the tile] of dtype
+	whole  int        // positions of a micro-batch, also where a visit leaves out padding (Args.First)
 }
+
+// of counts the rows of a chunk of the head with padding that is left out.
+func (h *Head) of(c chunk, work *HeadWork) int { return min(h.ChunkTokens, work.whole-c.first) }
 
 // NewStatsWork places the scratch of Stats and Grad for micro-batches of t positions.
 func (h *Head) NewStatsWork(a *device.Arena, dtype tensor.DType, t int) *HeadWork {
 	cells := int64(min(t, h.ChunkTokens)) * int64(min(h.TileRows, h.Vocab))
-	w := &HeadWork{dtype: dtype}
+	w := &HeadWork{dtype: dtype, whole: t}
 	w.logits = []device.Mem{a.Take(cells * tensor.F32.Bytes())}
 	w.grad = a.Take(cells * dtype.Bytes())
 	return w
@@ -116,7 +120,7 @@ func (h *Head) NewKept(a *device.Arena, w *HeadWork, tile, t int) *HeadWork {
 // NewVisitWork places the scratch of Visit: a chunk's logits of the whole vocabulary.
 func (h *Head) NewVisitWork(a *device.Arena, dtype tensor.DType, t int) *HeadWork {
 	chunk := int64(min(t, h.ChunkTokens))
-	w := &HeadWork{dtype: dtype}
+	w := &HeadWork{dtype: dtype, whole: t}
 	for i := range h.Tiles() {
 		_, rows := h.Tile(i)
 		w.logits = append(w.logits, a.Take(chunk*int64(rows)*tensor.F32.Bytes()))
@@ -166,7 +170,7 @@ func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat devi
 			c.scores(s, tileW, xn, stat, targets, work)
 			continue
 		}
-		logits := c.logits(s, tileW, xn, work.of(c.first/h.ChunkTokens))
+		logits := c.logits(s, tileW, xn, work.memory(c.first/h.ChunkTokens))
 		s.LSEUpdate(c.rows(stat), logits, c.ids(targets), first, h.SoftCap)
 		if h.Picks > 0 {
 			values, ids := picked.rows(c)
@@ -175,8 +179,8 @@ func (h *Head) Stats(s device.Stream, tileW device.Mat, first int, xn, stat devi
 	}
 }
 
-// of is the memory of a chunk's logits of one tile.
-func (w *HeadWork) of(chunk int) device.Mem {
+// memory returns that of a chunk's logits of one tile.
+func (w *HeadWork) memory(chunk int) device.Mem {
 	if w.kept == nil {
 		return w.logits[0]
 	}
@@ -190,10 +194,10 @@ func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, sta
 	targets, weights device.Mem, picked *Picked, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		if h.Scores {
-			c.products(s, tileW, dTile, c.dScores(s, weights, work), xn, dxn32, overwrite, fresh)
+			c.products(s, tileW, dTile, c.dScores(s, weights, work), xn, dxn32, h.of(c, work), overwrite, fresh)
 			continue
 		}
-		logits := device.NewMat(work.of(c.first/h.ChunkTokens), tensor.F32, c.n, tileW.Rows)
+		logits := device.NewMat(work.memory(c.first/h.ChunkTokens), tensor.F32, c.n, tileW.Rows)
 		if work.kept == nil {
 			logits = c.logits(s, tileW, xn, logits.Mem)
 		}
@@ -202,7 +206,7 @@ func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, sta
 			values, ids := picked.rows(c)
 			s.PutLogitGrads(dLogits, logits, values, ids, first, h.SoftCap)
 		}
-		c.products(s, tileW, dTile, dLogits, xn, dxn32, overwrite, fresh)
+		c.products(s, tileW, dTile, dLogits, xn, dxn32, h.of(c, work), overwrite, fresh)
 	}
 }
 
@@ -220,7 +224,7 @@ func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn3
 		for i := len(tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
 			dLogits := c.lossGrad(s, tiles[i], first, logits[i], stat, targets, weights, h.SoftCap, work)
-			c.products(s, tiles[i], dTiles[i], dLogits, xn, dxn32, i == len(tiles)-1, fresh)
+			c.products(s, tiles[i], dTiles[i], dLogits, xn, dxn32, h.of(c, work), i == len(tiles)-1, fresh)
 		}
 	}
 }

@@ -43,8 +43,8 @@ func (c chunk) dScores(s device.Stream, weights device.Mem, work *HeadWork) devi
 	return rounded
 }
 
-// products takes that gradient through the product that made the logits.
-func (c chunk) products(s device.Stream, tileW, dTile, dLogits, xn, dxn32 device.Mat, overwrite, fresh bool) {
+// products takes that gradient through the product that made the logits. of counts the rows of the whole chunk.
+func (c chunk) products(s device.Stream, tileW, dTile, dLogits, xn, dxn32 device.Mat, of int, overwrite, fresh bool) {
 	s.MatMul(c.rows(dxn32), dLogits, tileW, device.MatMulFlags{Accumulate: !overwrite})
-	weightGrad(s, dTile, dLogits, c.rows(xn), fresh && c.first == 0)
+	weightGrad(s, dTile, dLogits, c.rows(xn), of, fresh && c.first == 0)
 }

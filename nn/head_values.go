@@ -55,6 +55,6 @@ func (h *Head) valueGrad(s device.Stream, w, g Params, xn, dxn32 device.Mat, slo
 			slope = rounded
 		}
 		s.MatMul(c.rows(dxn32), slope, row, device.MatMulFlags{Accumulate: true})
-		weightGrad(s, dRow, slope, c.rows(xn), g.Fresh && c.first == 0)
+		weightGrad(s, dRow, slope, c.rows(xn), h.of(c, work), g.Fresh && c.first == 0)
 	}
 }

@@ -16,6 +16,8 @@ type Ending struct {
 	Figures device.Mat // F32 [Head.Figures, T]
 	Values  device.Mat // F32 [T, 1]: of a head that has them
 
+	allStat device.Mat // F32 [T, device.HeadStats]: Stat of all positions, where the others have fewer rows (Args.First)
+
 	ByTile, AtOnce *HeadWork
 }
 
@@ -61,6 +63,7 @@ func (h *Head) runNorm(s device.Stream, a *Args) {
 	s.LSEInit(a.Ending.Stat)
 	if h.Values {
 		h.value(s, a.Weights[0], a.Ending.Normed, a.Ending.Values)
+		h.emptyValues(s, a.Ending, a.X.Rows)
 	}
 }
 
@@ -73,10 +76,15 @@ func (h *Head) runInput(s device.Stream, a *Args) {
 	h.NormBackward(s, a.Weights[0], a.Gradients[0], a.X, e.Stats, e.DNormed, a.DX)
 }
 
-// runLoss writes the figures of a micro-batch's positions and their sums.
+// runLoss writes the figures of a micro-batch's positions and their sums. It has all positions, also where padding is
+// left out: they are in the order of the sums, and their figures are zeros.
 func (h *Head) runLoss(s device.Stream, a *Args) {
 	e := a.Ending
-	s.TokenLoss(e.Figures.RowRange(0, device.TokenFigures), e.Stat, a.Batch.Targets)
+	stat := e.Stat
+	if !e.allStat.IsZero() {
+		stat = e.allStat
+	}
+	s.TokenLoss(e.Figures.RowRange(0, device.TokenFigures), stat, a.Batch.Targets)
 	if h.Values {
 		s.Scale(ofValues(e.Figures), e.Values, 1)
 	}

@@ -318,6 +318,7 @@ func (d *Block) partPass(s device.Stream, a *Args, c chunk) *Pass {
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0].at(c)
 	}
+	p.of = min(a.Work.wholeChunk, a.Work.whole-c.first)
 	for _, m := range a.Work.feed {
 		p.buf = append(p.buf, m.RowRange(0, c.n))
 	}

@@ -118,6 +118,8 @@ type Pass struct {
 	norms     norms   // of the half
 	residual  float32 // by the rule Scaled
 	chunk     int     // rows
+	of        int     // rows of the micro-batch, or of this chunk, with padding that is left out; 0: none is
+	ofChunk   int     // rows of a chunk, the same
 	call      int     // rows of a call of experts
 	positions device.Mem
 
@@ -140,8 +142,8 @@ type Pass struct {
 // passes are the views of the halves, and of what adds the layer's rows.
 func (d *Block) passes(s device.Stream, a *Args) (mixer, feed, late *Pass) {
 	p := Pass{Stream: s, w: a.Weights[0], b: a.Batch, r: a.Rope, keep: a.Kept.keep, normed: d.Norm,
-		residual: d.Residual, chunk: a.Work.chunk, cache: a.Cache, positions: a.Batch.Docs.Positions,
-		norm: a.Work.norm, stat: a.Work.stat}
+		residual: d.Residual, chunk: a.Work.chunk, of: a.Work.whole, ofChunk: a.Work.wholeChunk, cache: a.Cache,
+		positions: a.Batch.Docs.Positions, norm: a.Work.norm, stat: a.Work.stat}
 	if len(a.Gradients) > 0 {
 		p.g = a.Gradients[0]
 	}
@@ -202,7 +204,7 @@ func (p *Pass) chunks() iter.Seq[chunk] { return chunks(p.b.T, p.chunk) }
 // scratch of one chunk after the other.
 func (p *Pass) At(c chunk) *Pass {
 	part := *p
-	part.g = p.g.at(c)
+	part.g, part.of = p.g.at(c), min(p.ofChunk, p.of-c.first)
 	part.positions = c.ids(p.positions)
 	part.norm, part.stat = p.rows(c, p.norm), p.rows(c, p.stat)
 	part.out, part.outStat = p.rows(c, p.out), p.rows(c, p.outStat)
@@ -242,7 +244,7 @@ func (p *Pass) ProjectGrad(dx, dy device.Mat, name string, n int) {
 
 // WeightGrad is dw += dy^T·x for y = x·w^T, or dw = if the gradient is fresh, unless w is frozen.
 func (p *Pass) WeightGrad(name string, n int, dy, x device.Mat) {
-	weightGrad(p, p.g.named(name, n), dy, x, p.g.Fresh)
+	weightGrad(p, p.g.named(name, n), dy, x, p.of, p.g.Fresh)
 }
 
 // BiasGradient is db += the sum of dy's rows, unless the bias is frozen.
@@ -252,9 +254,14 @@ func (p *Pass) BiasGradient(name string, n int, dy device.Mat) {
 	}
 }
 
-// weightGrad is dw += dy^T·x for y = x·w^T, or dw = if that is fresh, unless w is frozen.
-func weightGrad(s device.Stream, dw, dy, x device.Mat, fresh bool) {
-	if !dw.IsZero() {
-		s.MatMul(dw, dy, x, device.MatMulFlags{TransA: true, Accumulate: !fresh})
+// weightGrad is dw += dy^T·x for y = x·w^T, or dw = if that is fresh, unless w is frozen. With padding that is left
+// out there are `of` rows, if that is more.
+func weightGrad(s device.Stream, dw, dy, x device.Mat, of int, fresh bool) {
+	if dw.IsZero() {
+		return
 	}
+	if of <= dy.Rows {
+		of = 0
+	}
+	s.MatMul(dw, dy, x, device.MatMulFlags{TransA: true, Accumulate: !fresh, Of: of})
 }

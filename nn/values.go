@@ -86,6 +86,9 @@ func take(a *device.Arena, dtype tensor.DType, rows int, mats []device.Mat, tabl
 type Work struct {
 	chunk, call int // rows
 
+	// The rows of a chunk and of a micro-batch, also where a visit leaves out padding (Args.First).
+	wholeChunk, whole int
+
 	norm, stat  device.Mat   // of a half's norm, see pass
 	mixer, feed []device.Mat // by the half's values, except those that Kept has
 	late        []device.Mat // by the values of PerLayer
@@ -122,7 +125,7 @@ func (d *Block) newWork(a *device.Arena, dtype tensor.DType, t int, cut Cut, k K
 		rows = t
 	}
 	mixer, feed, late := d.Mixer.Values(d.Hidden), d.FeedForward.Values(d.Hidden), d.PerLayer.Values(d.Hidden)
-	w := &Work{chunk: rows, call: max(rows, cut.Call),
+	w := &Work{chunk: rows, call: max(rows, cut.Call), wholeChunk: rows, whole: t,
 		norm: a.Mat(dtype, rows, d.Hidden), stat: a.Mat(tensor.F32, rows, d.Norm.stats()),
 		mixer: make([]device.Mat, len(mixer)), feed: make([]device.Mat, len(feed)), late: make([]device.Mat, len(late)),
 		mixerTable: mixer, feedTable: feed, lateTable: late}

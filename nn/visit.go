@@ -89,6 +89,8 @@ type Visit struct {
 	OnHost bool
 	// Run asks the stream for the visit's operations.
 	Run func(device.Stream, *Args)
+	// Empty is in place of Run for a micro-batch of padding alone ([Visit.RunEmpty]); nil: nothing.
+	Empty func(device.Stream, *Args)
 }
 
 // Stage is a row of visits that each micro-batch goes through before the next one comes. The stages of a layer follow
@@ -224,9 +226,11 @@ func (d *Block) Stages(to Direction, _ bool) []Stage {
 
 // Stages implements Layer. Part 0 is the final norm, and part 1+i is tile i.
 func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
-	norm := Visit{Name: "head-norm", Parts: []int{0}, Reads: X, Writes: HeldRows, Run: h.runNorm}
+	norm := Visit{Name: "head-norm", Parts: []int{0}, Reads: X, Writes: HeldRows, Run: h.runNorm,
+		Empty: h.emptyNorm}
 	input := Visit{Name: "head-input", Parts: []int{0}, Reads: X | HeldRows, Writes: DX | Grads, Run: h.runInput}
-	loss := Visit{Name: "head-loss", Reads: Tokens, Writes: HeldRows | Loss, Run: h.runLoss}
+	loss := Visit{Name: "head-loss", Reads: Tokens, Writes: HeldRows | Loss, Run: h.runLoss,
+		Empty: h.emptyLoss}
 	if h.Values && h.Stops {
 		input.Reads |= LossWeights
 	}
@@ -267,7 +271,7 @@ func (h *Head) Stages(to Direction, partsAtOnce bool) []Stage {
 		return h.stages(to, partsAtOnce, up, []Visit{h.objective()}, down)
 	case partsAtOnce && !h.Scores: // whose gradients form no scores again
 		all = []Visit{norm, {Name: "head-visit", Parts: parts, Reads: Tokens, Writes: HeldRows | Grads | Loss,
-			Run: h.runVisit}, input}
+			Run: h.runVisit, Empty: h.emptyLoss}, input}
 	default:
 		all = append(append(append(append([]Visit{norm}, up...), loss), down...), input)
 	}

@@ -39,8 +39,9 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 			first, rows := r.rowsOf(p, off, n, r.forms[id.Kind].Type)
 			piece := device.NewMat(r.onHost[l.Region].Slice(l.Off, l.Len), r.forms[id.Kind].Type, rows, table.Cols)
 			for i := range op.Writes {
-				x := &op.Writes[i]
-				s.Gather(r.host.Rows(x).RowRange(0, r.passRows), piece, r.hostIDs(micro+i), first)
+				if n := r.computed(micro + i); n > 0 {
+					s.Gather(r.host.Rows(&op.Writes[i]).RowRange(0, n), piece, r.hostIDs(micro+i), first)
+				}
 			}
 			if r.isScarce(id) {
 				if err := r.syncAndRelease(s, updates); err != nil {
@@ -50,7 +51,9 @@ func (r *execution) lookup(s device.Stream, op *plan.Op) error {
 		}
 	}
 	for i := range op.Writes {
-		scaleRows(s, table, r.host.Rows(&op.Writes[i]).RowRange(0, r.passRows))
+		if n := r.computed(micro + i); n > 0 {
+			scaleRows(s, table, r.host.Rows(&op.Writes[i]).RowRange(0, n))
+		}
 	}
 	return r.syncAndRelease(s, updates)
 }
@@ -71,7 +74,10 @@ func scaleRows(s device.Stream, table *model.Lookup, y device.Mat) {
 // buffers of their own, some rows at a time. An update of the same numbers gives the same bits, so nothing has to
 // remember which rows were ahead; the state of the copies is dropped.
 func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
-	table := op.Table
+	table, n := op.Table, r.computed(op.Micro)
+	if n == 0 {
+		return nil
+	}
 	tiles := make([][store.Kinds]device.Mem, len(table.Tiles))
 	for kind, form := range r.forms {
 		k := store.Kind(kind)
@@ -87,7 +93,7 @@ func (r *execution) lookupAhead(s device.Stream, op *plan.Op) error {
 			tiles[i][kind] = r.onHost[l.Region].Slice(l.Off, l.Len)
 		}
 	}
-	y, most := r.host.Rows(&op.Writes[0]), r.Plan.AheadRows(table)
+	y, most := r.host.Rows(&op.Writes[0]).RowRange(0, n), r.Plan.AheadRows(table)
 	each := 4 * int64(r.Plan.Numerics.Positions())
 	of := func(mem device.Mem) device.Mem { return mem.Slice(int64(op.Micro)*each, each) }
 	tokens, numbers := of(r.host.Home(plan.AheadTokens, 0)), of(r.host.Home(plan.AheadNumbers, 0))
@@ -357,9 +363,8 @@ func (r *execution) scatterCohort(s device.Stream, op *plan.Op) error {
 		s.Zero(sum)
 	}
 	table := device.NewMat(sum, tensor.F32, rows, l.Cols)
-	for _, dx := range dxs {
-		from := r.host.Rows(&dx)
-		s.ScatterAdd(table, from, ids(dx.Micro), first, l.Scale(from.DType))
+	for i := range dxs {
+		r.scatterRows(s, op, table, &dxs[i], ids, first)
 	}
 	if t != tensor.F32 {
 		elems := int(slot.Len / t.Bytes())
@@ -403,14 +408,23 @@ func (r *execution) cohorts(op *plan.Op) iter.Seq[[]plan.Operand] {
 	return slices.Chunk(op.Reads, r.Plan.MicrosDown())
 }
 
+// scatterRows adds the gradients of a micro-batch's rows, of those that the pass computes, to a sum over rows from the
+// first one on; ids numbers the row of each.
+func (r *execution) scatterRows(s device.Stream, op *plan.Op, sum device.Mat, of *plan.Operand,
+	ids func(micro int) device.Mem, first int) {
+	if n := r.computed(of.Micro); n > 0 {
+		dx := r.host.Rows(of).RowRange(0, n)
+		s.ScatterAdd(sum, dx, ids(of.Micro), first, op.Table.Scale(dx.DType))
+	}
+}
+
 // addRows adds the gradients of a cohort's rows to a sum over rows of the vocabulary from `first` on. The sum of the
 // cohort is then complete, and rounded if it is to be.
 func (r *execution) addRows(s device.Stream, op *plan.Op, sum device.Mat, piece tilePiece, dxs []plan.Operand) {
 	l := op.Table
 	table := device.NewMat(sum.Mem, tensor.F32, piece.rows, l.Cols)
 	for i := range dxs {
-		dx := r.host.Rows(&dxs[i])
-		s.ScatterAdd(table, dx, r.hostIDs(dxs[i].Micro), piece.first, l.Scale(dx.DType))
+		r.scatterRows(s, op, table, &dxs[i], r.hostIDs, piece.first)
 	}
 	if r.Plan.Numerics.NarrowSums() {
 		r.roundToBF16(s, sum)
@@ -532,8 +546,7 @@ func (r *execution) sumTouched(s device.Stream, op *plan.Op, stored device.Mat, 
 				s.Zero(sum.Mem)
 			}
 			for i := range dxs {
-				dx := r.host.Rows(&dxs[i])
-				s.ScatterAdd(sum, dx, r.numbersOf(dxs[i].Micro), from, l.Scale(dx.DType))
+				r.scatterRows(s, op, sum, &dxs[i], r.numbersOf, from)
 			}
 			if r.Plan.Numerics.NarrowSums() { // by way of what is free until the total is complete
 				s.Cast(rounded, sum)

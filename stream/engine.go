@@ -69,6 +69,8 @@ type Config struct {
 
 	// Serial runs the operations one after the other: the reference that overlapped execution is compared with.
 	Serial bool
+	// AllRows computes padding like other rows: the reference that passes which leave it out are compared with.
+	AllRows bool
 	// Products are the matrix products of a step by rank, with offsets in the arena of the rank's device, for a
 	// [device.ProductTuner]. They are timed before the arena holds anything. What one device has chosen, those after it
 	// take over, and those of host 0 are before those of other hosts: so all compute the same bits.
@@ -177,7 +179,8 @@ type Engine struct {
 	logitRow    int                // first wanted row
 	wanted      int                // how many rows are wanted
 	drawVocab   int                // of rows that draw tokens: ids from here on are padding
-	passRows    int                // of the micro-batch that a pass computes, from the first one on
+	rows        []int              // by micro-batch of this host: that a pass computes, from the first one on (countRows)
+	passRows    int                // the same of the only micro-batch of a pass that continues sequences
 	reached     []int              // by sequence: one past the latest position that has come, 0 after a failure
 	blocks      cacheBlocks        // of sequences
 	takeover    nn.Takeover        // of the next pass

@@ -103,14 +103,15 @@ func newPlan(t errorer, s *subject, dev device.Info, change func(*plan.Placement
 
 // setup says how a rig differs from the plain one.
 type setup struct {
-	change func(*plan.Placement)
-	serial bool
-	device device.Device                     // shared, not closed with the rig
-	wrap   func(device.Device) device.Device // between engine and device
-	lend   func(store.Store) store.Store     // between engine and store
-	files  func() vfs.FS                     // of a store; nil: the system's
-	peers  stream.Peers                      // of a host of several
-	traced bool
+	change  func(*plan.Placement)
+	serial  bool
+	allRows bool                              // computes padding, too
+	device  device.Device                     // shared, not closed with the rig
+	wrap    func(device.Device) device.Device // between engine and device
+	lend    func(store.Store) store.Store     // between engine and store
+	files   func() vfs.FS                     // of a store; nil: the system's
+	peers   stream.Peers                      // of a host of several
+	traced  bool
 
 	objective objective.Objective
 	sampler   func(*plan.Plan) *plan.Plan // plans over the rig's plan; nil: the rig has no sampler
@@ -171,7 +172,7 @@ func start(t errorer, s *subject, o setup) *rig {
 		r.trace = trace.NewRecorder(r.plan.Crew(), 0)
 	}
 	r.engine, err = stream.New(stream.Config{Plan: r.plan, Devices: computes, Host: computes[0], Store: lends,
-		Accounts: r.accounts, Serial: o.serial, Peers: o.peers, Trace: r.trace,
+		Accounts: r.accounts, Serial: o.serial, AllRows: o.allRows, Peers: o.peers, Trace: r.trace,
 		Objective: o.objective})
 	if err != nil {
 		t.Fatal(err)

@@ -101,10 +101,10 @@ func (e *Engine) follow(ctx context.Context, mode plan.Mode, batch *Batch, step 
 	r.network, r.giveUp = context.WithCancel(ctx)
 	defer r.giveUp()
 	if batch != nil {
-		e.passRows = e.Plan.Numerics.Positions()
 		if err := e.putTokens(batch); err != nil {
 			return Result{}, err
 		}
+		e.countRows(mode.Pass, batch)
 	}
 	e.clearResults(p.half)
 	if step > 0 {

@@ -114,6 +114,14 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 			a.Cache.TakeOver(s, r.takeover)
 		}
 		a.First(r.passRows)
+	} else if op.Micro >= 0 {
+		switch n := r.rows[op.Micro]; {
+		case n == 0:
+			op.Visit.RunEmpty(s, &a)
+			return nil
+		case n < a.Batch.T:
+			a.First(n)
+		}
 	}
 	op.Visit.Run(s, &a)
 	return nil

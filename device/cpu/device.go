@@ -102,7 +102,8 @@ func (d *Device) bind(worker int) {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.name, Unified: true, ReachesHost: true, OverheadBytes: d.crew.overheadBytes(),
+	return device.Info{Name: d.name, Unified: true, ReachesHost: true, CutsRows: true,
+		OverheadBytes:      d.crew.overheadBytes(),
 		AttentionElemBytes: attentionElemBytes, MaxHeadDim: device.HeadDims{BF16: headDim, Other: headDim},
 		MaxDeltaDim: deltaDim, Workers: d.workers, Numerics: fmt.Sprintf("CPU, %v", d.level)}
 }

@@ -19,7 +19,7 @@ func (s *Stream) MatMul(c, a, b device.Mat, f device.MatMulFlags) {
 			s.elementwise(func(v []kernels.Vec) { s.crew.Convert(v[0], v[1]) }, c, base)
 		}
 		s.crew.engine.Mul(gemm.Op{C: gemmMat(c), A: gemmMat(a), B: gemmMat(b),
-			TransA: f.TransA, TransB: f.TransB, Accumulate: add})
+			TransA: f.TransA, TransB: f.TransB, Accumulate: add, Of: f.Of})
 	})
 }
 

@@ -103,7 +103,7 @@ func (d *Device) Counts() Counts {
 
 // Info implements device.Device.
 func (d *Device) Info() device.Info {
-	return device.Info{Name: d.options.Name, Unified: d.options.Unified, ReachesHost: true,
+	return device.Info{Name: d.options.Name, Unified: d.options.Unified, ReachesHost: true, CutsRows: true,
 		MemoryBytes: d.options.MemoryBytes,
 		Workers:     1, Numerics: "nothing is computed"}
 }

@@ -19,7 +19,8 @@ func twin(level isa.Level, op *Op, i, j int, old float32) float32 {
 	if level >= isa.AVX512BF16 && op.A.DType == tensor.BF16 {
 		perUnit = 2
 	}
-	count, size := kBlocks(k, perUnit)
+	count, size := kBlocks(max(k, op.Of), perUnit)
+	count = min(count, (k+size-1)/size)
 	if op.Block > 0 {
 		count, size = ceilDiv(k, op.Block), op.Block
 	}
@@ -69,7 +70,7 @@ func TestBitsOfTwin(t *testing.T) {
 			rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
 			op := Op{A: newMat(rng, ab, m, k, k, 0), B: newMat(rng, ab, k, n, n, 0), C: newMat(rng, cd, m, n, n, 0),
 				Accumulate: rapid.Bool().Draw(t, "accumulate"), Block: rapid.SampledFrom([]int{0, 0, 32, 128, 256,
-					640}).Draw(t, "block")}
+					640}).Draw(t, "block"), Of: rapid.SampledFrom([]int{0, 0, k, k + 1, 2 * k, k + 700}).Draw(t, "of")}
 			exponent := rapid.SampledFrom([]int{0, 0, -64, -70, -126, 62}).Draw(t, "exponent")
 			for _, x := range []*Mat{&op.A, &op.B} {
 				for i := range x.Rows {
@@ -85,6 +86,37 @@ func TestBitsOfTwin(t *testing.T) {
 					got, want := op.C.At(i, j), twin(level, &op, i, j, old.At(i, j))
 					if math.Float32bits(got) != math.Float32bits(want) && !(got != got && want != want) {
 						t.Fatalf("C[%d,%d] = %x, want %x (k %d, %v)", i, j, got, want, k, op)
+					}
+				}
+			}
+		})
+	})
+}
+
+// A product of the first terms, whose others are zeros, has the bits of all terms if it is told how many these are.
+func TestBitsOfFirstTerms(t *testing.T) {
+	forLevels(t, func(t *testing.T, _ isa.Level, e *Engine) {
+		rapid.Check(t, func(t *rapid.T) {
+			ab, _ := dtypes(t)
+			m, n := rapid.IntRange(1, 34).Draw(t, "m"), rapid.IntRange(1, 34).Draw(t, "n")
+			all := rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(600, 3000)).Draw(t, "all")
+			k := rapid.IntRange(1, all).Draw(t, "k")
+			rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
+			whole := Op{A: newMat(rng, ab, all, m, m, 0), B: newMat(rng, ab, all, n, n, 0),
+				C: newMat(rng, tensor.F32, m, n, n, 0), TransA: true, Accumulate: rapid.Bool().Draw(t, "accumulate")}
+			for l := k; l < all; l++ {
+				for i := range m {
+					whole.A.Set(l, i, 0)
+				}
+			}
+			first := whole
+			first.A, first.B, first.C, first.Of = whole.A.rows(0, k), whole.B.rows(0, k), clone(whole.C, false, 0, 0), all
+			e.Mul(whole)
+			e.Mul(first)
+			for i := range m {
+				for j := range n {
+					if got, want := first.C.At(i, j), whole.C.At(i, j); math.Float32bits(got) != math.Float32bits(want) {
+						t.Fatalf("C[%d,%d] = %x, with %d of %d terms %x (%v)", i, j, want, k, all, got, whole)
 					}
 				}
 			}

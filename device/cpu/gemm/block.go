@@ -129,7 +129,8 @@ func (j *job) multiply(kern kernels, op Op, packed []float32, blk *blocking, blo
 		}
 	}
 
-	kCount, kSize := kBlocks(k, perUnit)
+	kCount, kSize := kBlocks(max(k, op.Of), perUnit)
+	kCount = min(kCount, ceilDiv(k, kSize))
 	if op.Block > 0 {
 		kSize = maxUnits * perUnit / op.Block * op.Block
 		kCount, j.inPlace = ceilDiv(k, kSize), nil

@@ -15,8 +15,8 @@
 // the dtypes and the isa.Level; on nothing else: not M or N, the place in the matrix, strides, alignment,
 // transposition, the number of workers, or Mul against MulSerial. The arithmetic is:
 //
-//   - k = 0..K-1 is cut into blocks, a function of K, the operands' dtype and the level alone (see kBlocks), or as Op.Block
-//     says.
+//   - k = 0..K-1 is cut into blocks, a function of K or Op.Of, the operands' dtype and the level alone (see kBlocks),
+//     or as Op.Block says.
 //   - A block's sum starts at +0 and takes its products in the order of k.
 //   - The block sums are added in order, in fp32: ((S0 + S1) + S2) + ..., or with Accumulate, ((C + S0) + S1) + ...
 //   - A bf16 C is widened before and rounded once after all of this: to nearest, ties to even, denormals kept.
@@ -61,6 +61,9 @@ type Op struct {
 	TransA, TransB, Accumulate bool
 	// Block, if it is not 0, is the length of the blocks of k: a number that IsBlock has.
 	Block int
+	// Of, if it is more than K, has the blocks of a product with that K, of which this one has the first ones and perhaps
+	// a part of the next one. That product has these bits if its other terms are zeros; the sign of a zero may differ.
+	Of int
 }
 
 // IsBlock reports whether blocks of k may have that length. Products of each block by itself, added one after the other
