@@ -2,7 +2,7 @@ package plan
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/nn"
@@ -18,9 +18,12 @@ import (
 //	hand over the updates of the last step, which in a run without a loop overlap with the next step; and for a server
 //	          the weights, written as files
 //
-// Values of a critic and log-probabilities before the update take no passes of their own: the steps make them. What
-// judges take is not known, nor is what a server takes to sample and to load weights. A figure that is not known is
-// nil, and so is each sum that it is part of.
+//	evaluate  where the objective asks for log-probabilities before the first of several steps: the run's own passes
+//	reference where there is one, in passes by a plan of its own (AddReference)
+//
+// Values of a critic and, in a round of one step, log-probabilities before the update take no passes of their own: the
+// steps make them. What judges take is not known, nor is what a server takes to sample and to load weights. A figure
+// that is not known is nil, and so is each sum that it is part of.
 
 // Round says what a round is asked for, with texts of the greatest length.
 type Round struct {
@@ -33,6 +36,7 @@ type Round struct {
 	Server           bool
 	ServerPerSec     float64 // tokens a second of a server; 0: not known
 	Referenced       bool    // a reference, which has a plan of its own, reads the answers
+	Batches          int     // of answers whose log-probabilities the run evaluates before its first update; 0: none
 }
 
 // RoundForecast has the predicted seconds of a round, phase by phase.
@@ -47,13 +51,19 @@ type RoundForecast struct {
 
 	SampleSeconds   *float64 `json:"sample_sec"`
 	SampledPerSec   *float64 `json:"sampled_tokens_per_sec"`
-	TrainSeconds    float64  `json:"train_sec"`
-	HandoverSeconds float64  `json:"handover_sec"`
-	Seconds         *float64 `json:"round_sec"`         // of all of these
-	RunSeconds      *float64 `json:"rounds_sec"`        // of all rounds
-	Unknown         []string `json:"unknown,omitempty"` // what is in no figure
+	EvaluateSeconds float64  `json:"evaluate_sec,omitempty"`
+	// ReferenceSeconds are those of its passes, without the reading of its weights; nil: there is no reference, or it is
+	// not planned.
+	ReferenceSeconds *float64 `json:"reference_sec,omitempty"`
+	TrainSeconds     float64  `json:"train_sec"`
+	HandoverSeconds  float64  `json:"handover_sec"`
+	Seconds          *float64 `json:"round_sec"`         // of all of these
+	RunSeconds       *float64 `json:"rounds_sec"`        // of all rounds
+	Unknown          []string `json:"unknown,omitempty"` // what is in no figure
 
-	Limit string `json:"limit"` // sample, train or handover: the longest
+	longest float64 // of the known phases
+
+	Limit string `json:"limit"` // the longest phase: sample, evaluate, reference, train or handover
 	Why   string `json:"why"`
 }
 
@@ -81,9 +91,11 @@ type SamplingForecast struct {
 
 // phases of a round, as Limit has them.
 const (
-	phaseSample   = "sample"
-	phaseTrain    = "train"
-	phaseHandover = "handover"
+	phaseSample    = "sample"
+	phaseEvaluate  = "evaluate"
+	phaseReference = "reference"
+	phaseTrain     = "train"
+	phaseHandover  = "handover"
 )
 
 // ForecastRound predicts a round.
@@ -95,9 +107,13 @@ func (p *Plan) ForecastRound(m Machine, dev device.Info, r Round) *RoundForecast
 			count(more, "prompt")))
 	}
 	if r.Referenced {
-		o.Unknown = append(o.Unknown, "what the reference takes to read the answers")
+		o.Unknown = append(o.Unknown, referenceUnknown)
 	}
 	p.forecastSteps(m, dev, o)
+	if r.Batches > 0 {
+		q, _ := p.walkPass(Forwards, m, dev, walking{micros: simulatedMicros, unloaded: p.Sampler != nil})
+		o.EvaluateSeconds = float64(r.Batches) * q.StepSeconds
+	}
 	tokens := float64(o.Answers) * float64(r.AnswerTokens)
 	switch {
 	case r.Server:
@@ -118,16 +134,42 @@ func (p *Plan) ForecastRound(m Machine, dev device.Info, r Round) *RoundForecast
 		perSec := tokens / sec
 		o.Sampling, o.SampleSeconds, o.SampledPerSec = s, &sec, &perSec
 	}
-	if o.SampleSeconds != nil {
-		sum := *o.SampleSeconds + o.TrainSeconds + o.HandoverSeconds
-		o.Seconds = &sum
-		if r.Rounds > 0 {
-			all := float64(r.Rounds) * sum
-			o.RunSeconds = &all
-		}
-	}
 	o.limit(p, m)
+	o.add()
 	return o
+}
+
+const (
+	referenceUnknown = "what the reference takes to read the answers"
+	referenceLoads   = "the reading of the reference's weights"
+)
+
+// AddReference counts the passes of a reference over the answers of a round, which take that many seconds.
+func (o *RoundForecast) AddReference(seconds float64) {
+	o.ReferenceSeconds = &seconds
+	if i := slices.Index(o.Unknown, referenceUnknown); i >= 0 {
+		o.Unknown[i] = referenceLoads
+	}
+	if seconds > o.longest {
+		o.longest, o.Limit, o.Why = seconds, phaseReference, "the reference, in the memory of rl.reference_memory"
+	}
+	o.add()
+}
+
+// add adds the phases up, where all are known.
+func (o *RoundForecast) add() {
+	if o.SampleSeconds == nil {
+		return
+	}
+	sum := *o.SampleSeconds + o.EvaluateSeconds + o.TrainSeconds + o.HandoverSeconds
+	if o.ReferenceSeconds != nil {
+		sum += *o.ReferenceSeconds
+	}
+	o.Seconds = &sum
+	if o.Rounds > 0 {
+		all := float64(o.Rounds) * sum
+		o.RunSeconds = &all
+	}
 }
 
 // forecastSteps predicts the steps of a round. None of their updates overlaps with sampling.
@@ -230,75 +272,38 @@ func (s *SamplingForecast) whyPass(pass *Plan, m Machine, q *Prediction) string 
 
 // limit notes the longest phase of those that are known, and why it takes so long.
 func (o *RoundForecast) limit(p *Plan, m Machine) {
-	longest := o.TrainSeconds
-	o.Limit, o.Why = phaseTrain, p.limit(m)
-	if o.HandoverSeconds > longest {
-		longest, o.Limit, o.Why = o.HandoverSeconds, phaseHandover, "the updates of the last step"
-	}
-	if o.SampleSeconds == nil || *o.SampleSeconds <= longest {
-		return
-	}
-	o.Limit, o.Why = phaseSample, "the server"
-	if s := o.Sampling; s != nil {
-		if o.Why = s.limit; s.PromptSec > float64(s.Passes)*s.PassSec {
-			o.Why = "the prompts, which are read before answers grow"
+	for _, phase := range []struct {
+		name    string
+		seconds float64
+		why     func() string
+	}{
+		{phaseTrain, o.TrainSeconds, func() string { return p.limit(m) }},
+		{phaseHandover, o.HandoverSeconds, func() string { return "the updates of the last step" }},
+		{phaseEvaluate, o.EvaluateSeconds, func() string { return "passes over all answers before the first step" }},
+		{phaseSample, o.sampleSeconds(), o.whySample},
+	} {
+		if phase.seconds > o.longest {
+			o.longest, o.Limit, o.Why = phase.seconds, phase.name, phase.why()
 		}
 	}
 }
 
-// Line is the forecast in a line.
-func (o *RoundForecast) Line() string {
-	sample := "sampling as long as the server takes"
-	if o.SampleSeconds != nil {
-		sample = fmt.Sprintf("sampling about %s (%.3g tokens/s)", FormatSeconds(*o.SampleSeconds), *o.SampledPerSec)
+// sampleSeconds is SampleSeconds, or 0 where that is not known.
+func (o *RoundForecast) sampleSeconds() float64 {
+	if o.SampleSeconds == nil {
+		return 0
 	}
-	return fmt.Sprintf("a round of %s of up to %s: %s, training %s, hand-over %s; what limits it is %s",
-		count(o.Answers, "answer"), count(o.AnswerTokens, "token"), sample, FormatSeconds(o.TrainSeconds),
-		FormatSeconds(o.HandoverSeconds), phaseNames[o.Limit])
+	return *o.SampleSeconds
 }
 
-var phaseNames = map[string]string{phaseSample: "sampling", phaseTrain: "training", phaseHandover: "the hand-over"}
-
-// text is the forecast for people.
-func (o *RoundForecast) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "a round: %s of up to %s, to prompts of up to %s\n", count(o.Answers, "answer"),
-		count(o.AnswerTokens, "token"), count(o.PromptPositions, "position"))
-	row := func(phase, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-9s %s\n", phase, fmt.Sprintf(format, args...))
-	}
+// whySample says what sampling waits for.
+func (o *RoundForecast) whySample() string {
 	switch s := o.Sampling; {
-	case s != nil:
-		row(phaseSample, "%s, %.3g tokens/s: %s together, %s of caches, in %s", FormatSeconds(*o.SampleSeconds),
-			*o.SampledPerSec, count(s.Texts, "text"), FormatBytes(s.CacheBytes), count(s.Waves, "wave"))
-		bring := ""
-		if s.BringSec > 1e-3 {
-			bring = fmt.Sprintf("; %s to bring weights that stay", FormatSeconds(s.BringSec))
-		}
-		row("", "passes for tokens: %d of %s each; for prompts: %d in %s%s", s.Passes, FormatSeconds(s.PassSec),
-			s.PromptPasses, FormatSeconds(s.PromptSec), bring)
-		row("", "a pass reads %s of weights and %s of caches; %s and %s of them cross the link",
-			FormatBytes(s.WeightBytes), FormatBytes(s.CacheReadBytes), FormatBytes(s.MovedWeightBytes),
-			FormatBytes(s.MovedCacheBytes))
-		if s.OwnPlan {
-			row("", "passes have a plan of their own, in the memory of the device that steps leave between them")
-		}
-	case o.SampleSeconds != nil:
-		row(phaseSample, "%s at %.3g tokens/s, as --server-rate says", FormatSeconds(*o.SampleSeconds), *o.SampledPerSec)
+	case s == nil:
+		return "the server"
+	case s.PromptSec > float64(s.Passes)*s.PassSec:
+		return "the prompts, which are read before answers grow"
 	default:
-		row(phaseSample, "not known: a server does it")
+		return s.limit
 	}
-	row("score", "not known: judges work while answers are sampled, and may take longer")
-	row(phaseTrain, "%s in %s, which also make the values and the log-probabilities before the update",
-		FormatSeconds(o.TrainSeconds), count(o.Steps, "step"))
-	row(phaseHandover, "%s", FormatSeconds(o.HandoverSeconds))
-	if o.Seconds != nil {
-		row("together", "%s", FormatSeconds(*o.Seconds))
-	}
-	fmt.Fprintf(&b, "  what limits it is %s: %s\n", phaseNames[o.Limit], o.Why)
-	fmt.Fprintf(&b, "  in no figure: %s\n", strings.Join(o.Unknown, "; "))
-	if o.RunSeconds != nil {
-		fmt.Fprintf(&b, "  %s take %s\n", count(o.Rounds, "round"), FormatSeconds(*o.RunSeconds))
-	}
-	return b.String()
 }

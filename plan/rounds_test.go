@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,6 +70,31 @@ func TestRoundsByHand(t *testing.T) {
 	if o.TrainSeconds > 2*p.Predicted.StepSeconds*(1+1e-9) || o.HandoverSeconds <= 0 {
 		t.Errorf("two steps take %v s of %v each, and the hand-over %v s", o.TrainSeconds, p.Predicted.StepSeconds,
 			o.HandoverSeconds)
+	}
+}
+
+// Passes before the first step and those of a reference are phases of a round: they are part of its sum, and one of them
+// is what limits it where it is the longest.
+func TestRoundsCountOtherPasses(t *testing.T) {
+	p, r := forRounds(t, 8)
+	was := p.ForecastRound(r.Machine, r.Device, aRound)
+	q := aRound
+	q.Batches, q.Referenced = 2, true
+	o := p.ForecastRound(r.Machine, r.Device, q)
+	if o.EvaluateSeconds <= 0 || o.EvaluateSeconds >= o.TrainSeconds {
+		t.Errorf("two steps take %v s, and two passes forward %v s", o.TrainSeconds, o.EvaluateSeconds)
+	}
+	if got, want := *o.Seconds, *was.Seconds+o.EvaluateSeconds; math.Abs(got-want) > 1e-9*want {
+		t.Errorf("the sum is %v s, want %v", got, want)
+	}
+	const reads = "what the reference takes to read the answers"
+	if !slices.Contains(o.Unknown, reads) {
+		t.Errorf("unknown are %q", o.Unknown)
+	}
+	o.AddReference(1000)
+	if got, want := *o.Seconds, *was.Seconds+o.EvaluateSeconds+1000; math.Abs(got-want) > 1e-9*want ||
+		*o.RunSeconds != 10**o.Seconds || o.Limit != "reference" || slices.Contains(o.Unknown, reads) {
+		t.Errorf("with a reference of 1000 s: %+v, want the sum %v", o, want)
 	}
 }
 

@@ -120,6 +120,9 @@ func roundOf(c *runfile.Config, longest, maxPositions int) *plan.Round {
 	inStep := max(shares*inShare, 1)
 	r.Steps = (l.PromptsPerStep + inStep - 1) / inStep * l.Iterations
 	r.Rounds = (c.MaxSteps + r.Steps - 1) / r.Steps
+	if of, err := c.Objective.Open(); err == nil && of != nil && of.Needs().OldOfStart && r.Steps > 1 {
+		r.Batches = r.Steps / l.Iterations
+	}
 	return r
 }
 

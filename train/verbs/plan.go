@@ -213,6 +213,9 @@ func PlanFor(ctx context.Context, c *runfile.Config, o PlanOptions) (r *Planned,
 	if r.Reference, err = referencePlanned(ctx, env, c, m, r.Device, r.Machine, named); err != nil {
 		return nil, err
 	}
+	if r.Reference != nil && r.Plan.Round != nil {
+		r.Plan.Round.AddReference(r.Reference.Seconds)
+	}
 	if r.Larger, err = r.Plan.LargerBatch(ctx); err != nil {
 		return r, err
 	}
