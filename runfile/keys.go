@@ -241,7 +241,7 @@ type Objective struct {
 	// `tokens`, those of all answers of the step; `max_tokens`, the number of answers times that key.
 	Normalizer string `yaml:"normalizer,omitempty" unset:"follows 'loss'"`
 	// The most tokens of an answer, for that normalizer.
-	MaxTokens int `yaml:"max_tokens,omitempty"`
+	MaxTokens int `yaml:"max_tokens,omitempty" unset:"'rl.max_tokens' of a loop"`
 	// Answers that were cut off (`finish: length`) do not count in the loss of `policy`, nor in its divisor `tokens`;
 	// their rewards do.
 	MaskTruncated bool `yaml:"mask_truncated,omitempty"`

@@ -86,6 +86,7 @@ func (l *RL) decide(o *Objective, rows int) {
 			*key = 1
 		}
 	}
+	l.decideMaxTokens(o)
 	l.decideOld(o, rows)
 	weights := map[string]float64{}
 	for _, r := range l.Reward {
@@ -95,6 +96,19 @@ func (l *RL) decide(o *Objective, rows int) {
 	}
 	if len(weights) > 0 && len(o.RewardWeights) == 0 {
 		o.RewardWeights = weights
+	}
+}
+
+// decideMaxTokens gives an objective that divides by the most tokens of an answer those of the loop. One that does not
+// read them refuses them.
+func (l *RL) decideMaxTokens(o *Objective) {
+	with := *o
+	with.MaxTokens = l.MaxTokens
+	if _, err := o.Open(); err == nil || o.MaxTokens != 0 {
+		return
+	}
+	if _, err := with.Open(); err == nil {
+		o.MaxTokens = l.MaxTokens
 	}
 }
 

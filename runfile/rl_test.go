@@ -38,6 +38,13 @@ max_steps: 3
 			t.Errorf("rl with %q and objective %s: old is %s, want %s; %v", of.keys, of.objective, c.Objective.Old, of.want, err)
 		}
 	}
+	for objective, want := range map[string]int{"{type: policy, loss: dr_grpo}": 8, "{type: policy}": 0,
+		"{type: policy, normalizer: max_tokens}": 8, "{type: policy, loss: dr_grpo, max_tokens: 16}": 16} {
+		c, err := Parse([]byte(strings.Replace(good, "{type: policy}", objective, 1)))
+		if err != nil || c.Objective.MaxTokens != want {
+			t.Errorf("objective %s has max_tokens %d, want %d; %v", objective, c.Objective.MaxTokens, want, err)
+		}
+	}
 	const taught = "{type: policy, loss: ref_kl, reference: teacher}\nrl: {max_tokens: 8, reference_memory: {host: 1GiB}}"
 	without := strings.Replace(good, "{type: policy}\nrl: {max_tokens: 8, reward: [{name: math, type: number}]}", taught,
 		1)

@@ -34,7 +34,7 @@ var rooms = []room{
 	{"hf", []string{"hf/..."}, 6250},
 	{"device", []string{"device/..."}, 18280},
 	{"cmd", []string{"cmd/..."}, 5670},
-	{"runfile", []string{"runfile/..."}, 8620},
+	{"runfile", []string{"runfile/..."}, 8626},
 	{"checkpoint, store, optim", []string{"checkpoint", "store", "optim"}, 6170},
 	{"objective", []string{"objective"}, 3403},
 	{"floor", []string{"batch", "hostmem", "tensor", "trace/...", "vfs", "internal/..."}, 9500},
