@@ -66,6 +66,12 @@ func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (_ 
 		if err != nil && ctx.Err() == nil {
 			err = m.lacks(f, err)
 		}
+	} else if m.Bytes > 0 { // others sample
+		f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
+		f.ProgramBytes += m.Bytes
+		if p, err = f.Fit(ctx); err != nil && ctx.Err() == nil {
+			err = m.lacksRows(err)
+		}
 	}
 	if err == nil && m.Round != nil {
 		p.Round = p.ForecastRound(f.Machine, f.Device, *m.Round)
@@ -93,7 +99,15 @@ func (m SampleMemory) texts(ctx context.Context, f plan.Fitting, rows int) int {
 // check refuses samples that no sizes of a step have room for.
 func (m SampleMemory) check(ctx context.Context, f plan.Fitting) error {
 	if m.Caches.Sequences == 0 {
-		return nil
+		if m.Bytes == 0 {
+			return nil
+		}
+		f.ProgramBytes += m.Bytes
+		err := f.Check(ctx)
+		if err != nil && ctx.Err() == nil {
+			err = m.lacksRows(err)
+		}
+		return err
 	}
 	if m.apart(f) && !(f.Device.Unified && f.DeviceBytes == 0) { // what a text needs follows from the plan of the steps
 		f.ProgramBytes += m.Bytes
@@ -157,6 +171,12 @@ func (m SampleMemory) over(ctx context.Context, f plan.Fitting, steps *plan.Plan
 	r.Outputs = plan.Outputs{Draws: m.Draws}
 	r.Numerics.Cohorts, r.Numerics.Exchange, r.Numerics.SequenceLen = 0, 0, m.Round.PromptPositions
 	return FitTexts(ctx, plan.Fitting{Request: r, Rows: 1}, texts, min(m.Caches.Positions, f.Model.MaxPositions))
+}
+
+// lacksRows says why there can be no round of answers that a server samples.
+func (m SampleMemory) lacksRows(err error) error {
+	return fmt.Errorf("%s: the steps fit without the prompts and answers of a round, and with their %s they do not: %w; "+
+		"or lower rl.prompts_per_step, rl.samples or rl.max_tokens", m.For, plan.FormatBytes(m.Bytes), err)
 }
 
 // lacks says why there can be no samples.

@@ -142,6 +142,30 @@ func TestSizesFollowFromTheMachine(t *testing.T) {
 	}
 }
 
+// A plan has host memory for a round of answers, also where a server samples them. It changes no size of a step.
+func TestRoundsOfServersTakeMemory(t *testing.T) {
+	m := newMill(t, "")
+	round := session.SampleMemory{For: "rl", Bytes: 3 << 20}
+	m.c.Memory.Host = runfile.Bytes{N: 64 << 20}
+	without, err := m.plan(t, session.SampleMemory{})
+	ok(t, err)
+	with, err := m.plan(t, round)
+	ok(t, err)
+	if got := with.ProcessBytes() - without.ProcessBytes(); got != round.Bytes || with.Numerics != without.Numerics {
+		t.Errorf("a round of %d bytes makes the plan %d bytes larger, with the numerics %+v", round.Bytes, got, with.Numerics)
+	}
+	ok(t, m.env.CheckFits(t.Context(), m.c, m.src.Model, round, false, m.dev.Info()))
+	round.Bytes = 64 << 20
+	_, err = m.plan(t, round)
+	early := m.env.CheckFits(t.Context(), m.c, m.src.Model, round, false, m.dev.Info())
+	for _, err := range []error{err, early} {
+		if err == nil || !strings.HasPrefix(err.Error(), "rl: the steps fit without the prompts and answers of a round, "+
+			"and with their 64.0 MiB they do not:") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("a round that does not fit: %v", err)
+		}
+	}
+}
+
 // A request for a plan has the budgets, or the memory that the machine has left; memory that grows is told of once.
 func TestPlanRequest(t *testing.T) {
 	m := newMill(t, "")
