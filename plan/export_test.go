@@ -77,3 +77,6 @@ var (
 	PercentsOf = percentsOf
 	Fill       = fill
 )
+
+// Asked is the request that advice begins with.
+func (p *Plan) Asked() Request { return *p.asked }

@@ -52,6 +52,10 @@ func (p *Plan) WithSampler(q *Plan, dev device.Info) *Plan {
 	both.PinnedBytes += pinned
 	both.PageTableBytes += mib * dev.PinnedDeviceBytesPerMiB
 	both.setSampler(bytes + store.AlignUp(mib*dev.PinnedHostBytesPerMiB))
+	if p.asked != nil { // advice for other steps leaves as much
+		asked := *p.asked
+		asked.SamplerBytes, both.asked = both.SamplerBytes(), &asked
+	}
 
 	both.ByDevice = slices.Clone(p.ByDevice)
 	most := p.DeviceBytes

@@ -47,6 +47,9 @@ func TestSamplerHasTheDevice(t *testing.T) {
 	if n := both.SamplerBytes(); n < own || n > own+1<<20 || both.ProcessBytes() != steps.ProcessBytes()+n {
 		t.Errorf("the sampler takes %d bytes of host memory, %d of them its own", n, own)
 	}
+	if n := both.Asked().SamplerBytes; n != both.SamplerBytes() || steps.Asked().SamplerBytes != 0 {
+		t.Errorf("advice for other steps leaves %d bytes to the sampler, which takes %d", n, both.SamplerBytes())
+	}
 	round := plan.Round{Prompts: 4, Samples: 4, PromptPositions: 64, AnswerTokens: 512, Steps: 2}
 	fast := both.ForecastRound(r.Machine, r.Device, round)
 	follows := r
