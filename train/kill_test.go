@@ -391,6 +391,7 @@ func TestKilledLoopsGoOn(t *testing.T) {
 	base := loopConfig(t)
 	base.RL.Reward = []runfile.Reward{{Name: "a", Command: []string{"sh", "-c", stepJudge}}}
 	base.RL.Iterations, base.BatchTokens, base.MaxSteps = 2, 512, 12
+	base.Numerics = runfile.Sizes{MicroBatch: 2, HeadChunk: 32}
 	base.Save = runfile.Save{Every: 3, Keep: 2, AtEnd: true}
 	base.Objective.Old, base.Objective.Clip = "start", []float64{0.001, 0.001}
 	left := *base
@@ -400,13 +401,15 @@ func TestKilledLoopsGoOn(t *testing.T) {
 	for killed := 0; killed < 2**kills || ended == 0; {
 		victim := *base
 		victim.OutputDir = filepath.Join(t.TempDir(), "run")
-		path := writeRun(t, &victim)
 		for {
 			wait := time.Duration(random.Float64() * 0.8 * float64(took))
 			if killed >= 2**kills {
 				wait = time.Hour
 			}
-			if runVictim(t, path, "", wait) {
+			if victim.Memory = (runfile.Memory{}); random.IntN(2) == 0 { // answers then have a plan of their own
+				victim.Memory = budget(t, "3MiB")
+			}
+			if runVictim(t, writeRun(t, &victim), "", wait) {
 				break
 			}
 			killed++
