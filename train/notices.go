@@ -35,7 +35,7 @@ type notices struct {
 
 	last  StepDone
 	eval  *float64 // loss of the latest evaluation
-	speed slowdown
+	speed slowdowns
 
 	nextLook time.Time
 	shorts   int // looks in a row that found too little space, which a look alone changes
@@ -67,7 +67,7 @@ func (n *notices) hear(event session.Event) {
 			n.eval = e.EvalLoss
 		}
 		if e.TargetTokens > 0 {
-			if before, now, became := n.speed.note(e.StepSec); became {
+			if before, now, became := n.speed.note(e.StepSec, int(e.Tokens)); became {
 				n.send(runfile.EventSlow, "step %d of %d: a step takes %.3g s, the median of %d; it took %.3g s before", e.Step,
 					e.Steps, now, slowWindow, before)
 			}

@@ -64,4 +64,17 @@ func (s *slowdown) note(sec float64) (before, now float64, became bool) {
 	return before, now, false
 }
 
+// slowdowns finds a slowdown that is one for each token as well. A step with more tokens takes longer, as answers of a loop
+// become longer; one with fewer tokens may take as long as before, where weights are what it waits for.
+type slowdowns struct{ step, token slowdown }
+
+// note takes a step with that number of tokens. The rest is as for slowdown.
+func (p *slowdowns) note(sec float64, tokens int) (before, now float64, became bool) {
+	isSlow := func() bool { return p.step.isSlow && p.token.isSlow }
+	was := isSlow()
+	before, now, _ = p.step.note(sec)
+	p.token.note(sec / float64(max(tokens, 1)))
+	return before, now, isSlow() && !was
+}
+
 func medianOf(values []float64) float64 { return trace.Median(slices.Sorted(slices.Values(values))) }

@@ -52,3 +52,24 @@ func TestSlowdown(t *testing.T) {
 		t.Errorf("it keeps %d medians", len(s.medians))
 	}
 }
+
+// Steps that take longer since they have more tokens are no slowdown, nor are those with fewer that take as long.
+func TestSlowdownByToken(t *testing.T) {
+	var p slowdowns
+	for i, of := range []struct {
+		sec    float64
+		tokens int
+		slow   bool
+	}{{1, 100, false}, {2, 200, false}, {1, 100, false}, {1, 40, false}, {1, 100, false}, {2, 120, true}, {1, 100, false}} {
+		slow := false
+		for range 60 {
+			before, now, became := p.note(of.sec, of.tokens)
+			if slow = slow || became; became && !(now >= slowFrom*before) {
+				t.Errorf("%d: %v seconds after %v", i, now, before)
+			}
+		}
+		if slow != of.slow {
+			t.Errorf("%d: steps of %d tokens in %v s are slow: %v", i, of.tokens, of.sec, slow)
+		}
+	}
+}

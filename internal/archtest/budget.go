@@ -28,7 +28,7 @@ type room struct {
 var rooms = []room{
 	{"plan + stream", []string{"plan", "stream"}, 18450},
 	{"nn + model", []string{"nn", "model"}, 10620},
-	{"train", []string{"train/..."}, 24490},
+	{"train", []string{"train/..."}, 24500},
 	{"data", []string{"data/..."}, 26142},
 	{"gguf", []string{"gguf"}, 6140},
 	{"hf", []string{"hf/..."}, 6250},
@@ -43,7 +43,7 @@ var rooms = []room{
 }
 
 // linkedLines bounds all rooms together.
-const linkedLines = 151430
+const linkedLines = 151445
 
 // The program, and the tags of what it is not built with.
 const program = "cmd/millrace"
