@@ -14,12 +14,11 @@ import (
 //
 //	sample    of as many answers at a time as there are caches for, in waves: passes over the prompts, each of which is
 //	          read once for all answers to it, and then a pass for each token, at the mean length of a text
+//	reference where there is one, in passes by a plan of its own (AddReference)
+//	evaluate  where the objective asks for log-probabilities before the first of several steps: passes forward
 //	train     a step that begins without updates, and further ones that begin with those of the step before
 //	hand over the updates of the last step, which in a run without a loop overlap with the next step; and for a server
 //	          the weights, written as files
-//
-//	evaluate  where the objective asks for log-probabilities before the first of several steps: the run's own passes
-//	reference where there is one, in passes by a plan of its own (AddReference)
 //
 // Values of a critic and, in a round of one step, log-probabilities before the update take no passes of their own: the
 // steps make them. What judges take is not known, nor is what a server takes to sample and to load weights. A figure
