@@ -16,8 +16,8 @@ import (
 // these have spent the device on steps: on micro-batches as large as fit, on logits, on what blocks keep for
 // their way back. There is no room for weights that stay, nor for caches, and both cross the link for each token.
 //
-// Another answer is to have the search of the steps count passes as well. But what one half of a round has on the device
-// then, the other one lacks.
+// Another answer is to have the search of the steps count passes as well. But what one half of a round has on the
+// device then, the other one lacks.
 //
 // The answer here: while texts grow, no step runs. What steps have on the device between two of them is a copy of what
 // the store has, once their last update is written back. So passes have a plan of their own (Request.Over), in the same

@@ -11,8 +11,8 @@ import (
 // Two engines may take turns in one allocation of each device, and over one store: one takes steps, and the other one
 // writes texts between them (plan/sampler.go). Each call of an engine begins with its turn. The engine before gives
 // the device up: its pending update is carried out, and state that lives there is written back, as for a checkpoint.
-// Then the memory is as a new engine's: zeros, with tables and constants. All else comes with the next schedule. Neither
-// of them sees anything else of the other.
+// Then the memory is as a new engine's: zeros, with tables and constants. All else comes with the next schedule.
+// Neither of them sees anything else of the other.
 
 // turn says which of two engines has the devices.
 type turn struct {

@@ -167,7 +167,8 @@ func TestLoopStopsWhileAServerSamples(t *testing.T) {
 // there: the reference reads what it has not read yet.
 func TestLoopStopsWhileAReferenceReads(t *testing.T) {
 	c := heldLoop(t, 0.05)
-	c.RL.Samples, c.RL.MaxTokens, c.BatchTokens = 257, 2, 8192 // so that the answers are 1,024, which are read at once, and 4
+	// So that the answers are 1,024, which are read at once, and 4.
+	c.RL.Samples, c.RL.MaxTokens, c.BatchTokens = 257, 2, 8192
 	c.RL.Reward = []runfile.Reward{{Name: "a", Type: runfile.RewardRegex, Pattern: "[a-m]"}}
 	c.Save.Every, c.MaxSteps = 0, 2
 	loopRecords(t, c)

@@ -321,7 +321,8 @@ func TestLoopWarnsOfServer(t *testing.T) {
 		if _, err := Train(t.Context(), c, Options{Env: own}); err != nil {
 			t.Fatal(err)
 		}
-		if len(warned) != of.warnings || of.warnings > 0 && !(strings.Contains(warned[0], "its log-probabilities of a round are ") &&
+		const says = "its log-probabilities of a round are "
+		if len(warned) != of.warnings || of.warnings > 0 && !(strings.Contains(warned[0], says) &&
 			strings.Contains(warned[0], " nats from the trainer's on average: it has old weights, or another model")) {
 			t.Errorf("%v nats off at temperature %v: warnings %q, want %d", of.nats, of.temperature, warned, of.warnings)
 		}

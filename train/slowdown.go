@@ -64,8 +64,8 @@ func (s *slowdown) note(sec float64) (before, now float64, became bool) {
 	return before, now, false
 }
 
-// slowdowns finds a slowdown that is one for each token as well. A step with more tokens takes longer, as answers of a loop
-// become longer; one with fewer tokens may take as long as before, where weights are what it waits for.
+// slowdowns finds a slowdown that is one for each token as well. A step with more tokens takes longer, as answers of a
+// loop become longer; one with fewer tokens may take as long as before, where weights are what it waits for.
 type slowdowns struct{ step, token slowdown }
 
 // note takes a step with that number of tokens. The rest is as for slowdown.

@@ -60,7 +60,8 @@ func TestSlowdownByToken(t *testing.T) {
 		sec    float64
 		tokens int
 		slow   bool
-	}{{1, 100, false}, {2, 200, false}, {1, 100, false}, {1, 40, false}, {1, 100, false}, {2, 120, true}, {1, 100, false}} {
+	}{{1, 100, false}, {2, 200, false}, {1, 100, false}, {1, 40, false}, {1, 100, false}, {2, 120, true},
+		{1, 100, false}} {
 		slow := false
 		for range 60 {
 			before, now, became := p.note(of.sec, of.tokens)

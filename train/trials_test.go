@@ -26,7 +26,8 @@ import (
 
 var (
 	trials    = flag.Int("trials", 4, "how many random runs TestTrials disturbs; 2000 for a long run")
-	trialSeed = flag.Uint64("trial-seed", 0, "the seed of the first trial; those that follow have the next ones; 0: others each time, which are logged; with -short 1")
+	trialSeed = flag.Uint64("trial-seed", 0, "the seed of the first trial; those that follow have the next ones; "+
+		"0: others each time, which are logged; with -short 1")
 )
 
 // A trial is the life of a run with a random configuration: a family of models, types, sizes, groups, data, schedule,

@@ -360,8 +360,8 @@ func TestStandInGroups(t *testing.T) {
 	hosts.Wait()
 }
 
-// Micro-batches of padding that are left out, the first one of a step among them, change no bit. Others are computed as a
-// whole, since products of other shapes have other bits.
+// Micro-batches of padding that are left out, the first one of a step among them, change no bit. Others are computed as
+// a whole, since products of other shapes have other bits.
 func TestStandInPadding(t *testing.T) {
 	if raceEnabled && testing.Short() {
 		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")

@@ -87,7 +87,8 @@ func (s Suite) Run(t *testing.T) {
 		s.BF16 = ToleranceOf(tensor.BF16)
 	}
 	tests := []test{
-		{"MatMul", testMatMul}, {"CutRows", testCutRows}, {"Bias", testBias}, {"Add", testAdd}, {"Scale", testScale}, {"Cast", testCast},
+		{"MatMul", testMatMul}, {"CutRows", testCutRows}, {"Bias", testBias}, {"Add", testAdd},
+		{"Scale", testScale}, {"Cast", testCast},
 		{"RMSNorm", testRMSNorm}, {"RMSNormGrad", testRMSNormGrad}, {"LayerNorm", testLayerNorm},
 		{"LayerNormGrad", testLayerNormGrad}, {"RoPE", testRoPE},
 		{"Attention", testAttention}, {"Heads", testHeads}, {"GLU", testGLU}, {"CrossEntropy", testCrossEntropy},
