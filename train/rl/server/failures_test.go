@@ -73,7 +73,7 @@ func TestConnections(t *testing.T) {
 	for name, c := range map[string]struct {
 		instead func(w http.ResponseWriter, number int) bool
 		want    string // "": no error
-		asks    int
+		asks    int64
 	}{
 		"an error of the server": {func(w http.ResponseWriter, _ int) bool {
 			w.WriteHeader(500)
@@ -129,13 +129,13 @@ func TestConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, url := record(t, files[SGLang])
 			s := opened(t, options(SGLang, url))
-			asks := 0
+			var asks atomic.Int64 // the server has a goroutine of its own
 			r.mu.Lock()
 			r.instead = func(w http.ResponseWriter, q *http.Request, path string, number int) bool {
 				if path != "/generate" {
 					t.Errorf("it was asked for %s", path)
 				}
-				asks = number + 1
+				asks.Store(int64(number + 1))
 				return c.instead(w, number)
 			}
 			r.mu.Unlock()
@@ -146,8 +146,8 @@ func TestConnections(t *testing.T) {
 			if c.want != "" {
 				refused(t, err, c.want)
 			}
-			if asks != c.asks {
-				t.Errorf("the server was asked %d times, want %d", asks, c.asks)
+			if n := asks.Load(); n != c.asks {
+				t.Errorf("the server was asked %d times, want %d", n, c.asks)
 			}
 		})
 	}
