@@ -189,17 +189,17 @@ func (p *Plan) forecastSteps(m Machine, dev device.Info, o *RoundForecast) {
 func (p *Plan) forecastSampling(m Machine, dev device.Info, r Round) *SamplingForecast {
 	answers := r.Prompts * r.Samples
 	caches := p.Outputs.Caches
-	positions := min(r.PromptPositions+divUp(r.AnswerTokens, 2), caches.Positions) // of a text, on average
+	positions := min(r.PromptPositions+ceilDiv(r.AnswerTokens, 2), caches.Positions) // of a text, on average
 	// Texts may share blocks, and then they cannot all be long.
 	s := &SamplingForecast{Texts: min(caches.Sequences, answers, max(caches.Rows()/positions, 1))}
 	for b := range p.blocks() {
 		s.CacheBytes += p.CacheBytes(b)
 	}
-	s.Waves = divUp(answers, s.Texts)
-	prompts := min(r.Prompts, divUp(s.Texts, r.Samples)) * r.PromptPositions // positions of a wave
+	s.Waves = ceilDiv(answers, s.Texts)
+	prompts := min(r.Prompts, ceilDiv(s.Texts, r.Samples)) * r.PromptPositions // positions of a wave
 	rows := min(prompts, p.Numerics.Positions())
 	_, read := p.passOf(m, dev, rows, max(r.PromptPositions/2, 1))
-	s.PromptPasses = s.Waves * divUp(prompts, rows)
+	s.PromptPasses = s.Waves * ceilDiv(prompts, rows)
 	s.PromptSec = float64(s.PromptPasses) * read.StepSeconds
 
 	pass, q := p.passOf(m, dev, s.Texts, positions)
@@ -213,7 +213,7 @@ func (p *Plan) forecastSampling(m Machine, dev device.Info, r Round) *SamplingFo
 	return s
 }
 
-func divUp(a, b int) int { return (a + b - 1) / b }
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
 // of counts what a pass reads and moves.
 func (s *SamplingForecast) of(pass *Plan) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
 	"github.com/millrace/millrace/plan"
@@ -38,6 +39,19 @@ func stateOnDisk(p *plan.Placement) {
 	}
 }
 
+// textsOver plans passes that continue texts, over the plan of steps: with all that they can have on the device.
+func textsOver(t *testing.T, steps *plan.Plan, on device.Info, out plan.Outputs) *plan.Plan {
+	t.Helper()
+	r := plan.Request{Model: steps.Model.Frozen(), Numerics: steps.Whole, Outputs: out, Machine: machine, Over: steps,
+		Device: on, DiskBytes: steps.DiskBytes}
+	r.Numerics.SequenceLen, r.Numerics.MicroBatch, r.Numerics.MicroBatches = out.LogitRows, 1, 1
+	q, err := plan.New(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
 // Two engines that take turns compute the bits of one that does all: what steps come to, the state after them, and the
 // logits of texts between them. That holds wherever the steps have their state, and whatever the other one keeps on the
 // device.
@@ -56,28 +70,16 @@ func TestEnginesTakeTurns(t *testing.T) {
 		for name, place := range map[string]func(*plan.Placement){"streamed": streamed(1), "on disk": stateOnDisk,
 			"state on the device": updatedResident} {
 			t.Run(variant+" "+name, func(t *testing.T) {
-				alone := golden(t, g, n)
+				alone, turns := golden(t, g, n), golden(t, g, n)
 				alone.outputs = out
-				if !plan.CanContinue(alone.model) {
-					t.Skip("the model has blocks that keep nothing from pass to pass")
-				}
 				want := start(t, alone, setup{change: streamed(2)})
 				defer want.close(t)
-				turns := golden(t, g, n)
 				r := start(t, turns, setup{change: place, sampler: func(p *plan.Plan) *plan.Plan {
-					f := plan.Request{Model: turns.model.Frozen(), Numerics: p.Whole, Outputs: out, Machine: machine, Over: p,
-						Device: on.Info(), DiskBytes: p.DiskBytes}
-					f.Numerics.SequenceLen, f.Numerics.MicroBatch, f.Numerics.MicroBatches = most, 1, 1
-					q, err := plan.New(t.Context(), f)
-					if err != nil {
-						t.Fatal(err)
-					}
+					q := textsOver(t, p, on.Info(), out)
 					if name == "streamed" { // and so is the sampler
-						q = q.With(func() plan.Placement {
-							place := q.Placement.Clone()
-							streamed(1)(&place)
-							return place
-						}())
+						place := q.Placement.Clone()
+						streamed(1)(&place)
+						q = q.With(place)
 					}
 					return q
 				}})
@@ -120,16 +122,9 @@ func TestReloadInAnothersTurn(t *testing.T) {
 	tokens, s := g.First[0].IDs[:5], golden(t, g, f32)
 	on := newCPU(t)
 	defer on.Close()
-	r := start(t, s, setup{change: streamed(2), sampler: func(p *plan.Plan) *plan.Plan {
-		f := plan.Request{Model: s.model.Frozen(), Numerics: p.Whole, Machine: machine, Over: p, Device: on.Info(),
-			Outputs: plan.Outputs{LogitRows: 5, Caches: nn.Caches{Sequences: 1, Positions: 5}}}
-		f.Numerics.SequenceLen, f.Numerics.MicroBatch, f.Numerics.MicroBatches = 5, 1, 1
-		q, err := plan.New(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return q
-	}})
+	out := plan.Outputs{LogitRows: 5, Caches: nn.Caches{Sequences: 1, Positions: 5}}
+	r := start(t, s, setup{change: streamed(2),
+		sampler: func(p *plan.Plan) *plan.Plan { return textsOver(t, p, on.Info(), out) }})
 	defer r.close(t)
 	before := logitsAfter(t, r.sampler, tokens, 5)
 	for range 2 { // the same weights

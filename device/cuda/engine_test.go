@@ -105,11 +105,11 @@ func trainModel(t testing.TB, r plan.Request, peers stream.Peers, fill func(*mod
 	t.Helper()
 	e, kept, done := engine(t, r, peers, fill, computes, place)
 	defer done()
-	return takeSteps(t, e, kept, g, steps)
+	return takeSteps(t, e, kept, g, steps, nil)
 }
 
-// takeSteps takes the steps of a golden file.
-func takeSteps(t testing.TB, e *stream.Engine, kept store.Store, g *modeltest.Golden, steps int) outcome {
+// takeSteps takes the steps of a golden file, and does something after each of them, if it is told what.
+func takeSteps(t testing.TB, e *stream.Engine, kept store.Store, g *modeltest.Golden, steps int, then func()) outcome {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -125,6 +125,9 @@ func takeSteps(t testing.TB, e *stream.Engine, kept store.Store, g *modeltest.Go
 			AdamW: optim.AdamW{Beta1: g.AdamW.Beta1, Beta2: g.AdamW.Beta2, Eps: g.AdamW.Eps, WeightDecay: g.AdamW.WeightDecay}})
 		must(err)
 		o.losses, o.norms = append(o.losses, res.LossSum/float64(batch.Targets)), append(o.norms, res.GradNorm)
+		if then != nil {
+			then()
+		}
 	}
 	_, err := e.Flush(context.Background())
 	must(err)
@@ -382,7 +385,7 @@ func TestStandInPadding(t *testing.T) {
 	for _, place := range []func(*plan.Placement){resident, streamed} {
 		e, kept, done := engine(t, plan.Request{Model: m, Numerics: n}, nil, fill, []device.Device{d}, place)
 		e.AllRows = all.plan == nil
-		got := takeSteps(t, e, kept, &g, 2)
+		got := takeSteps(t, e, kept, &g, 2, nil)
 		done()
 		if e.AllRows {
 			all = got

@@ -4,15 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace/device"
 	"github.com/millrace/millrace/device/cuda"
 	"github.com/millrace/millrace/model/modeltest"
 	"github.com/millrace/millrace/nn"
-	"github.com/millrace/millrace/optim"
 	"github.com/millrace/millrace/plan"
-	"github.com/millrace/millrace/store"
 	"github.com/millrace/millrace/stream"
 	"github.com/millrace/millrace/tensor"
 	"github.com/millrace/millrace/workshop/cudatest/standin"
@@ -27,23 +26,13 @@ func turning(t *testing.T, variant string, compute tensor.DType, bits bool, d de
 	m, fill := golden(t, g)
 	texts := plan.Outputs{LogitRows: 8, Caches: nn.Caches{Sequences: 1, Positions: 9}}
 	run := func(out, texts plan.Outputs, writes bool) (o outcome, logits [][]float32) {
-		o.state = map[store.ID][]byte{}
 		e, sampler, kept, done := engines(t, plan.Request{Model: m, Numerics: numerics(g, compute), Outputs: out}, nil,
 			fill, []device.Device{d}, place, texts)
 		defer done()
 		if sampler == nil {
 			sampler = e
 		}
-		o.plan = e.Plan
-		for i, s := range g.Steps[:2] {
-			batch := &stream.Batch{Micro: s.Batch, Targets: s.Batch.TargetCount()}
-			res, err := e.Step(context.Background(), batch, stream.Update{Step: i + 1, LR: s.LearningRate,
-				MaxGradNorm: g.AdamW.MaxGradNorm, AdamW: optim.AdamW{Beta1: g.AdamW.Beta1, Beta2: g.AdamW.Beta2,
-					Eps: g.AdamW.Eps, WeightDecay: g.AdamW.WeightDecay}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			o.losses, o.norms = append(o.losses, res.LossSum/float64(batch.Targets)), append(o.norms, res.GradNorm)
+		o = takeSteps(t, e, kept, g, 2, func() {
 			for at := 0; writes && at < 8; at += 4 {
 				var rows []stream.Position
 				for i := range 4 {
@@ -54,22 +43,10 @@ func turning(t *testing.T, variant string, compute tensor.DType, bits bool, d de
 					t.Fatal(err)
 				}
 				for _, row := range got {
-					logits = append(logits, append([]float32(nil), row...))
+					logits = append(logits, slices.Clone(row))
 				}
 			}
-		}
-		if _, err := e.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		for _, spec := range e.Plan.Extents() {
-			if spec.Kind == store.GradSum {
-				continue // nothing between steps
-			}
-			o.state[spec.ID] = make([]byte, spec.Bytes)
-			if err := stream.ReadExtent(context.Background(), kept, spec, o.state[spec.ID]); err != nil {
-				t.Fatal(err)
-			}
-		}
+		})
 		return o, logits
 	}
 	alone, _ := run(plan.Outputs{}, plan.Outputs{}, false)

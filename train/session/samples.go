@@ -56,22 +56,15 @@ func (m SampleMemory) With(other SampleMemory) SampleMemory {
 // Fit plans the steps of a plan again, with caches for as many texts as there is room for, and predicts the rounds of a
 // loop.
 func (m SampleMemory) Fit(ctx context.Context, f plan.Fitting, p *plan.Plan) (_ *plan.Plan, err error) {
-	if m.Caches.Sequences > 0 {
-		f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
-		if m.apart(f) && !p.Bound() {
-			p, err = m.fitApart(ctx, f)
-		} else {
-			p, err = m.with(f, m.texts(ctx, f, p.Numerics.Positions())).Fit(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
-			err = m.lacks(f, err)
-		}
-	} else if m.Bytes > 0 { // others sample
-		f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
-		f.ProgramBytes += m.Bytes
-		if p, err = f.Fit(ctx); err != nil && ctx.Err() == nil {
-			err = m.lacksRows(err)
-		}
+	f.Cuts.MicroBatch, f.Cuts.HeadChunk = p.Numerics.MicroBatch, p.Numerics.HeadChunk
+	switch own := m.Caches.Sequences > 0; {
+	case own && m.apart(f) && !p.Bound():
+		p, err = m.fitApart(ctx, f)
+	case own:
+		p, err = m.with(f, m.texts(ctx, f, p.Numerics.Positions())).Fit(ctx)
+		err = m.lacks(ctx, f, err)
+	case m.Bytes > 0: // others sample
+		p, err = m.fitSteps(ctx, f)
 	}
 	if err == nil && m.Round != nil {
 		p.Round = p.ForecastRound(f.Machine, f.Device, *m.Round)
@@ -98,26 +91,15 @@ func (m SampleMemory) texts(ctx context.Context, f plan.Fitting, rows int) int {
 
 // check refuses samples that no sizes of a step have room for.
 func (m SampleMemory) check(ctx context.Context, f plan.Fitting) error {
-	if m.Caches.Sequences == 0 {
-		if m.Bytes == 0 {
-			return nil
-		}
-		f.ProgramBytes += m.Bytes
-		err := f.Check(ctx)
-		if err != nil && ctx.Err() == nil {
-			err = m.lacksRows(err)
-		}
-		return err
+	own, mayBind := m.Caches.Sequences > 0, f.Device.Unified && f.DeviceBytes == 0
+	switch {
+	case !own && m.Bytes == 0:
+		return nil
+	case own && !(m.apart(f) && !mayBind):
+		return m.lacks(ctx, f, m.with(f, 1).Check(ctx))
 	}
-	if m.apart(f) && !(f.Device.Unified && f.DeviceBytes == 0) { // what a text needs follows from the plan of the steps
-		f.ProgramBytes += m.Bytes
-		return f.Check(ctx)
-	}
-	err := m.with(f, 1).Check(ctx)
-	if err != nil && ctx.Err() == nil {
-		err = m.lacks(f, err)
-	}
-	return err
+	f.ProgramBytes += m.Bytes // what a text needs follows from the plan of the steps, if it has one of its own
+	return m.lacksRows(ctx, f.Check(ctx))
 }
 
 // with asks for the same steps, with caches for a number of texts.
@@ -142,11 +124,11 @@ func (m SampleMemory) apart(f plan.Fitting) bool {
 // fitApart plans the steps, and over them the texts. Where the steps leave no host memory for these, they leave what
 // one text needs.
 func (m SampleMemory) fitApart(ctx context.Context, f plan.Fitting) (*plan.Plan, error) {
-	f.ProgramBytes += m.Bytes
-	steps, err := f.Fit(ctx)
+	steps, err := m.fitSteps(ctx, f)
 	if err != nil {
 		return nil, err
 	}
+	f.ProgramBytes += m.Bytes
 	texts, err := m.over(ctx, f, steps, m.Caches.Sequences)
 	if err != nil && ctx.Err() == nil {
 		without := f
@@ -159,9 +141,16 @@ func (m SampleMemory) fitApart(ctx context.Context, f plan.Fitting) (*plan.Plan,
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, m.lacks(ctx, f, err)
 	}
 	return steps.WithSampler(texts, f.Device), nil
+}
+
+// fitSteps plans the steps with what is held of texts, without caches.
+func (m SampleMemory) fitSteps(ctx context.Context, f plan.Fitting) (*plan.Plan, error) {
+	f.ProgramBytes += m.Bytes
+	p, err := f.Fit(ctx)
+	return p, m.lacksRows(ctx, err)
 }
 
 // over plans for texts that grow together, between the steps of a plan.
@@ -173,14 +162,20 @@ func (m SampleMemory) over(ctx context.Context, f plan.Fitting, steps *plan.Plan
 	return FitTexts(ctx, plan.Fitting{Request: r, Rows: 1}, texts, min(m.Caches.Positions, f.Model.MaxPositions))
 }
 
-// lacksRows says why there can be no round of answers that a server samples.
-func (m SampleMemory) lacksRows(err error) error {
+// lacksRows says of an error why there can be no round, whatever samples its answers.
+func (m SampleMemory) lacksRows(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
 	return fmt.Errorf("%s: the steps fit without the prompts and answers of a round, and with their %s they do not: %w; "+
 		"or lower rl.prompts_per_step, rl.samples or rl.max_tokens", m.For, plan.FormatBytes(m.Bytes), err)
 }
 
-// lacks says why there can be no samples.
-func (m SampleMemory) lacks(f plan.Fitting, err error) error {
+// lacks says of an error why there can be no samples.
+func (m SampleMemory) lacks(ctx context.Context, f plan.Fitting, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
 	if !plan.CanContinue(f.Model) {
 		if m.For != "" {
 			return fmt.Errorf("%s: the model has blocks that keep nothing of a text from pass to pass, so that the run cannot "+
