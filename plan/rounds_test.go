@@ -73,8 +73,8 @@ func TestRoundsByHand(t *testing.T) {
 	}
 }
 
-// Passes before the first step and those of a reference are phases of a round: they are part of its sum, and the longest
-// phase may be one of them.
+// Passes before the first step and those of a reference are phases of a round: they are part of its sum, and one of
+// them may be the longest phase.
 func TestRoundsCountOtherPasses(t *testing.T) {
 	p, r := forRounds(t, 8)
 	was := p.ForecastRound(r.Machine, r.Device, aRound)
