@@ -60,6 +60,8 @@ const plots = (() => {
     return low > 0 && step - x[low - 1] < x[low] - step ? low - 1 : x.length ? low : -1;
   }
 
+  const awaited = (base) => ({ ...base, kind: "awaited", x: [], y: [] });
+
   class Plot {
     constructor(chart) {
       this.chart = chart;
@@ -88,6 +90,10 @@ const plots = (() => {
       this.sizes = new ResizeObserver(() => this.resize());
       this.sizes.observe(this.plot);
       touch(this);
+      const ids = view.drawn().slice(0, this.chart.mostRuns);
+      this.lines = ids.map(store.run).flatMap((run) => [...this.wanted(run, ids.length).map(({ base }) => base), this.marksOf(run), this.levelOf(run, ids.length)])
+        .filter(Boolean).map(awaited);
+      this.showKey();
     }
 
     see(is) {
@@ -104,7 +110,8 @@ const plots = (() => {
       }
     }
 
-    // gather takes the lines to draw out of the store.
+    // gather takes the lines to draw out of the store. Of columns that have not arrived it has a line without points, so
+    // that the key has its names and its height already, and nothing moves when they arrive.
     gather() {
       const ids = view.drawn().slice(0, this.chart.mostRuns);
       const n = view.average();
@@ -112,23 +119,30 @@ const plots = (() => {
       let isLoading = false;
       for (const id of ids) {
         const run = store.run(id);
-        const wanted = this.chart.lines(run).filter((l) => run.columns.includes(l.column));
-        const main = wanted.filter((l) => !l.isDots).length;
-        wanted.forEach((l, i) => {
+        for (const { l, base } of this.wanted(run, ids.length)) {
           const c = store.column(id, l.column);
           const per = l.per && store.column(id, l.per);
           if (c === undefined || (l.per && per === undefined)) {
             isLoading = true;
+            all.push(awaited(base));
+          } else if (c && !(l.per && !per)) {
+            all.push(...this.linesOf(l, base, c, per, n));
           }
-          if (!c || (l.per && !per)) {
-            return;
-          }
-          all.push(...this.linesOf(run, l, c, per, this.styleOf(run, ids.length, main, i), n));
-        });
+        }
         this.addMarks(run, all);
         this.addLevel(run, all, ids.length);
       }
       return { all, isLoading };
+    }
+
+    // wanted lists the lines that the chart has of a run, where it draws a number of runs: each with all but its points.
+    wanted(run, runs) {
+      const lines = this.chart.lines(run).filter((l) => run.columns.includes(l.column));
+      const main = lines.filter((l) => !l.isDots).length;
+      return lines.map((l, i) => {
+        const name = [view.drawn().length > 1 ? store.nameOf(run) : "", l.name].filter(Boolean).join(", ");
+        return { l, base: { run: run.id, name, style: this.styleOf(run, runs, main, i), column: l.column } };
+      });
     }
 
     styleOf(run, runs, main, i) {
@@ -139,11 +153,8 @@ const plots = (() => {
       return main > 1 ? { color: style.color, dash: view.styleOf(i).dash } : style;
     }
 
-    linesOf(run, l, c, per, style, n) {
+    linesOf(l, base, c, per, n) {
       const times = this.chart.times ?? 1;
-      const many = view.drawn().length > 1;
-      const name = [many ? store.nameOf(run) : "", l.name].filter(Boolean).join(", ");
-      const base = { run: run.id, name, style, column: l.column };
       if (c.isSparse) {
         const kind = l.isLinked ? "linked" : "dots";
         return [{ ...base, kind, ...thin(c.at, scale(c.values, times), mostDots) }];
@@ -160,25 +171,38 @@ const plots = (() => {
       return [{ ...base, kind: "faint", x: c.steps, y, ...spread }, { ...base, kind: "curve", x: c.steps, y: average(c.steps, y, n) }];
     }
 
-    addMarks(run, all) {
+    // marksOf is the row of marks that the chart has of a run, without their steps.
+    marksOf(run) {
       const { marks } = this.chart;
-      if (!marks || !run.columns.includes(marks.column)) {
-        return;
-      }
-      const c = store.column(run.id, marks.column);
+      return marks && run.columns.includes(marks.column) ? { run: run.id, name: marks.text, style: view.style(run.id), column: marks.column } : null;
+    }
+
+    addMarks(run, all) {
+      const base = this.marksOf(run);
+      const c = base && store.column(run.id, base.column);
       if (c && !c.isSparse) {
         const x = c.steps.filter((_, i) => c.min[i] !== null && c.min[i] < 1);
         if (x.length) {
-          all.push({ run: run.id, kind: "marks", name: marks.text, style: view.style(run.id), x, y: x });
+          all.push({ ...base, kind: "marks", x, y: x });
         }
+      } else if (c === undefined) {
+        all.push(awaited(base));
       }
     }
 
+    // levelOf is the line of a run's plan, without its value.
+    levelOf(run, runs) {
+      return this.chart.level ? { run: run.id, name: runs > 1 ? "plan, " + store.nameOf(run) : "plan", style: view.style(run.id), column: "plan" } : null;
+    }
+
     addLevel(run, all, runs) {
-      const plan = this.chart.level && store.documentOf(run.id, "plan");
+      const base = this.levelOf(run, runs);
+      const plan = base && store.documentOf(run.id, "plan");
       const value = plan && this.chart.level(plan);
       if (value > 0) {
-        all.push({ run: run.id, kind: "level", name: runs > 1 ? "plan, " + store.nameOf(run) : "plan", style: view.style(run.id), value });
+        all.push({ ...base, kind: "level", value });
+      } else if (plan === undefined) {
+        all.push(awaited(base));
       }
     }
 

@@ -242,14 +242,24 @@ func (p *Page) mouse(kind string, x, y float64, buttons int) {
 	p.ask("Input.dispatchMouseEvent", event, nil)
 }
 
-// Click clicks the element that an expression gives, in its middle.
+// Click clicks the element that an expression gives, in its middle. Where the page moved between the look and the click,
+// so that another element got it, it looks and clicks again, as a user does.
 func (p *Page) Click(expression string) {
 	p.t.Helper()
-	b := p.boxOf(expression)
-	x, y := b.X+b.Width/2, b.Y+b.Height/2
-	p.mouse("mouseMoved", x, y, 0)
-	p.mouse("mousePressed", x, y, 1)
-	p.mouse("mouseReleased", x, y, 0)
+	for range 10 {
+		b := p.boxOf(expression)
+		p.Get(`window.isHit = false; (`+expression+`).addEventListener("click", () => window.isHit = true, `+
+			`{ capture: true, once: true })`, nil)
+		x, y := b.X+b.Width/2, b.Y+b.Height/2
+		p.mouse("mouseMoved", x, y, 0)
+		p.mouse("mousePressed", x, y, 1)
+		p.mouse("mouseReleased", x, y, 0)
+		var isHit bool
+		if p.Get("window.isHit === true", &isHit); isHit {
+			return
+		}
+	}
+	p.t.Fatalf("a click on %s reached something else ten times", expression)
 }
 
 // Point moves the pointer to a place in an element, in parts of its width and of its height.

@@ -338,6 +338,27 @@ func TestPageOfLearning(t *testing.T) {
 	quiet(t, p, w.URL)
 }
 
+// Nothing moves when numbers arrive: the charts have their height before, so that a click reaches what the user saw.
+func TestPageStaysInPlace(t *testing.T) {
+	b := browsertest.Start(t)
+	parent := t.TempDir()
+	newRun(t, parent, "first", "").train(1, 20, kind{hasSets: true})
+	newRun(t, parent, "second", "").train(1, 20, kind{})
+	w := serveRuns(t, nil, parent)
+	release := w.hold(t)
+	p := b.Open(t, w.URL, browsertest.View{Width: 1200, Height: 8000})
+	p.Wait(`document.querySelectorAll(".key li").length > 20`)
+	places := `[...document.querySelectorAll(".chart")].map((e) => e.dataset.chart + " " + ` +
+		`Math.round(e.getBoundingClientRect().top)).join("\n")`
+	before := p.Text(places)
+	release()
+	p.Wait(settled)
+	if after := p.Text(places); after != before || !strings.Contains(after, "lanes") {
+		t.Errorf("charts moved from\n%s\nto\n%s", before, after)
+	}
+	quiet(t, p, w.URL)
+}
+
 // Names, texts and tokens of a run are those of strangers: they are shown as they are, cut, and become no markup.
 func TestPageOfHostileRuns(t *testing.T) {
 	b := browsertest.Start(t)

@@ -176,6 +176,7 @@ type site struct {
 	*httptest.Server
 	mu      sync.Mutex
 	isDown  bool
+	held    chan struct{}     // columns wait until it is closed; nil: they do not wait
 	answers map[string]string // by path
 }
 
@@ -218,8 +219,11 @@ func serveRuns(t *testing.T, own serve.Control, dirs ...string) *site {
 	w := &site{answers: map[string]string{}}
 	w.Server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, q *http.Request) {
 		w.mu.Lock()
-		text, isDown := w.answers[q.URL.Path], w.isDown
+		text, isDown, held := w.answers[q.URL.Path], w.isDown, w.held
 		w.mu.Unlock()
+		if held != nil && strings.HasSuffix(q.URL.Path, "/columns") {
+			<-held
+		}
 		switch {
 		case isDown:
 			panic(http.ErrAbortHandler)
@@ -247,6 +251,17 @@ func (w *site) setDown(is bool) {
 	}
 }
 
+// hold keeps columns of numbers back until the returned function is called.
+func (w *site) hold(t *testing.T) (release func()) {
+	held := make(chan struct{})
+	release = sync.OnceFunc(func() { close(held) })
+	t.Cleanup(release)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = held
+	return release
+}
+
 // answer says what the server answers to a path.
 func (w *site) answer(path, text string) {
 	w.mu.Lock()
@@ -265,8 +280,9 @@ func keep(t *testing.T, p *browsertest.Page, name string) {
 	}
 }
 
-// settled waits until all charts that the screen shows are drawn.
+// settled waits until all charts that the screen shows are drawn, with all of their lines.
 const settled = `document.querySelectorAll(".chart canvas").length > 0 &&
+	[...plots.living].every((p) => !p.isSeen || p.lines.every((l) => l.kind !== "awaited")) &&
 	[...document.querySelectorAll(".plot .wait")].every((e) => {
 		const box = e.closest(".chart").getBoundingClientRect();
 		return e.hidden || box.top >= innerHeight + 300 || box.bottom <= -300;
