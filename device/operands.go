@@ -545,7 +545,8 @@ func (o *Operands) TokenLoss(figures, stat Mat, targets Mem) {
 	o.apart()
 }
 
-func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights Mem, first int, softCap float32) {
+func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights, entropySlopes Mem, first int,
+	softCap float32) {
 	o.begin("CrossEntropyGrad")
 	o.softCap(softCap)
 	o.write("dlogits", dlogits, logits.Rows, logits.Cols, activation)
@@ -553,6 +554,9 @@ func (o *Operands) CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights 
 	o.stat(false, "stat", stat, logits.Rows, HeadStats)
 	o.vec(false, "targets", targets, tensor.I32, logits.Rows)
 	o.vec(false, "weights", weights, tensor.F32, logits.Rows)
+	if !entropySlopes.IsZero() {
+		o.vec(false, "entropySlopes", entropySlopes, tensor.F32, logits.Rows)
+	}
 	o.apart()
 }
 

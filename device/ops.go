@@ -236,8 +236,10 @@ type HeadOps interface {
 	TokenLoss(figures, stat Mat, targets Mem)
 	// CrossEntropyGrad is dlogits (A, [T, n]) = (softmax - onehot)*weight of the tile, times 1 - (capped
 	// logit/softCap)^2 if they are capped; a zero row where the target is negative. weights (F32[T]) has a weight for
-	// each position, of any sign.
-	CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights Mem, first int, softCap float32)
+	// each position, of any sign. entropySlopes (F32[T]) say how what is minimized moves with the entropy H of each
+	// position, and add slope*dH/dx = -slope*softmax*(x - m - the last sum of stat/the sum of exponentials) before the
+	// derivative of the cap; the zero Mem: nothing moves with entropies.
+	CrossEntropyGrad(dlogits, logits, stat Mat, targets, weights, entropySlopes Mem, first int, softCap float32)
 	// PickLogits writes picked[t, i] = logits[t, ids[t, i]-first], capped, for the ids in range, and leaves the other
 	// places of picked alone. ids (I32 [T, n], dense) and picked (F32, [T, n], dense) have n tokens for each position;
 	// logits (F32) are a tile as in LSEUpdate.

@@ -20,6 +20,7 @@ import (
 //	logits, dLogits  F32 [c, n], [c, n]  logits of the tile and their gradient
 //	targets          I32 [T]             the token that follows; negative: none that counts
 //	weights          F32 [T]             of each position's loss
+//	entropySlopes    F32 [T]             how the loss of the step moves with each position's entropy
 
 // Head is the end of a model: the final norm, the projection onto the vocabulary and the cross-entropy loss.
 //
@@ -59,6 +60,8 @@ type Head struct {
 	Draws bool
 	// Values says that a position has a value besides its logits: a critic's, for an objective that reads values.
 	Values bool
+	// Entropies says that an objective that the head stops for also moves with the entropies of positions.
+	Entropies bool
 }
 
 // finalNorm is the weight of the final norm.
@@ -189,9 +192,10 @@ func (w *HeadWork) memory(chunk int) device.Mem {
 
 // Grad forms one tile's logits again, unless work keeps them, and adds their gradient, times weights, to dTile, unless
 // that is the zero Mat, and to dxn32, which it overwrites if told so, as for the first tile it sees. A fresh dTile is
-// written and not added to. stat is complete. Tiles come in descending order. picked has the gradients of its tokens.
+// written and not added to. stat is complete. Tiles come in descending order. picked has the gradients of its tokens,
+// and a head with Entropies has entropySlopes; otherwise that is the zero Mem.
 func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, stat, dxn32 device.Mat, overwrite, fresh bool,
-	targets, weights device.Mem, picked *Picked, work *HeadWork) {
+	targets, weights, entropySlopes device.Mem, picked *Picked, work *HeadWork) {
 	for c := range chunks(xn.Rows, h.ChunkTokens) {
 		if h.Scores {
 			c.products(s, tileW, dTile, c.dScores(s, weights, work), xn, dxn32, h.of(c, work), overwrite, fresh)
@@ -201,7 +205,7 @@ func (h *Head) Grad(s device.Stream, tileW, dTile device.Mat, first int, xn, sta
 		if work.kept == nil {
 			logits = c.logits(s, tileW, xn, logits.Mem)
 		}
-		dLogits := c.lossGrad(s, tileW, first, logits, stat, targets, weights, h.SoftCap, work)
+		dLogits := c.lossGrad(s, tileW, first, logits, stat, targets, weights, entropySlopes, h.SoftCap, work)
 		if h.Picks > 0 {
 			values, ids := picked.rows(c)
 			s.PutLogitGrads(dLogits, logits, values, ids, first, h.SoftCap)
@@ -223,7 +227,7 @@ func (h *Head) Visit(s device.Stream, tiles, dTiles []device.Mat, xn, stat, dxn3
 		}
 		for i := len(tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
-			dLogits := c.lossGrad(s, tiles[i], first, logits[i], stat, targets, weights, h.SoftCap, work)
+			dLogits := c.lossGrad(s, tiles[i], first, logits[i], stat, targets, weights, device.Mem{}, h.SoftCap, work)
 			c.products(s, tiles[i], dTiles[i], dLogits, xn, dxn32, h.of(c, work), i == len(tiles)-1, fresh)
 		}
 	}

@@ -15,9 +15,12 @@ func (c chunk) logits(s device.Stream, tileW, xn device.Mat, mem device.Mem) dev
 
 // lossGrad is the gradient of the chunk's logits of one tile.
 func (c chunk) lossGrad(s device.Stream, tileW device.Mat, first int, logits, stat device.Mat,
-	targets, weights device.Mem, softCap float32, work *HeadWork) device.Mat {
+	targets, weights, entropySlopes device.Mem, softCap float32, work *HeadWork) device.Mat {
 	dLogits := device.NewMat(work.grad, work.dtype, c.n, tileW.Rows)
-	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), c.ids(weights), first, softCap)
+	if !entropySlopes.IsZero() {
+		entropySlopes = c.ids(entropySlopes)
+	}
+	s.CrossEntropyGrad(dLogits, logits, c.rows(stat), c.ids(targets), c.ids(weights), entropySlopes, first, softCap)
 	return dLogits
 }
 

@@ -96,7 +96,7 @@ func (e *ending) run(visit bool) {
 		for i := len(e.tiles) - 1; i >= 0; i-- {
 			first, _ := h.Tile(i)
 			h.Grad(s, e.tiles[i], e.dTiles[i], first, e.xn, e.stat, e.dxn32, i == len(e.tiles)-1, e.fresh, e.targets,
-				e.weights, nil, work)
+				e.weights, device.Mem{}, nil, work)
 		}
 	}
 	s.TokenLoss(e.figures, e.stat, e.targets)

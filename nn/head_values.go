@@ -27,9 +27,15 @@ func (h *Head) Figures() int {
 	return device.TokenFigures
 }
 
-// Weighed counts the numbers that an objective gives a position: the weight of its loss, and the slope of its value, if
-// it has one.
-func (h *Head) Weighed() int { return 1 + h.Figures() - device.TokenFigures }
+// Weighed counts the numbers that an objective gives a position: the weight of its loss, then the slope of its value,
+// if it has one, and last the slope of its entropy, if the objective moves with entropies.
+func (h *Head) Weighed() (n int) {
+	n = 1 + h.Figures() - device.TokenFigures
+	if h.Entropies {
+		n++
+	}
+	return n
+}
 
 // value writes the values of a micro-batch's positions, [T, 1], of rows that are normed.
 func (h *Head) value(s device.Stream, w Params, xn, values device.Mat) {

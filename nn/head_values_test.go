@@ -11,21 +11,24 @@ import (
 	"github.com/millrace/millrace/tensor"
 )
 
-// valued is a head with a critic's row, whose losses are those of its logits and slopes times values.
+// valued is a head with a critic's row, whose losses are those of its logits and slopes times values and entropies.
 type valued struct {
 	*ending
-	slopes  device.Mem
-	slopeOf []float32
+	slopes, entropySlopes   device.Mem
+	slopeOf, entropySlopeOf []float32
+	entropies               []float32 // of the last pass
 }
 
 func newValued(t *testing.T, dtype tensor.DType, layer bool) *valued {
 	norm := nn.Norm{Eps: 1e-5, Layer: layer, Bias: layer}
 	e := &valued{ending: newEnding(t, &nn.Head{Hidden: 22, Vocab: 31, TileRows: 12, ChunkTokens: 7, Norm: norm,
-		Values: true, Stops: true}, dtype)}
+		Values: true, Stops: true, Entropies: true}, dtype)}
 	for i := range positions {
+		e.entropySlopeOf = append(e.entropySlopeOf, []float32{-1, 0.5, 0}[i%3])
 		e.slopeOf = append(e.slopeOf, []float32{0.5, -0.25, 1.5, 0, 2}[i%5])
 	}
 	e.slopes = e.mat(tensor.F32, 1, positions, e.slopeOf).Mem
+	e.entropySlopes = e.mat(tensor.F32, 1, positions, e.entropySlopeOf).Mem
 	return e
 }
 
@@ -51,10 +54,10 @@ func (e *valued) pass(t *testing.T, to nn.Direction, atOnce bool) (losses, value
 			if v.OnHost {
 				continue
 			}
-			a := &nn.Args{X: e.x, DX: e.dx, Ending: of, Loss: total, ValueSlopes: e.slopes,
+			a := &nn.Args{X: e.x, DX: e.dx, Ending: of, Loss: total, ValueSlopes: e.slopes, EntropySlopes: e.entropySlopes,
 				Batch: &nn.MicroBatch{T: positions, Targets: e.targets, Weights: e.weights}}
 			if !v.Reads.Has(nn.LossWeights) {
-				a.ValueSlopes = device.Mem{}
+				a.ValueSlopes, a.EntropySlopes = device.Mem{}, device.Mem{}
 			}
 			for _, part := range v.Parts {
 				a.Weights, a.Gradients = append(a.Weights, w[part]), append(a.Gradients, g[part])
@@ -64,6 +67,7 @@ func (e *valued) pass(t *testing.T, to nn.Direction, atOnce bool) (losses, value
 	}
 	e.sync()
 	losses, values = e.get(of.Figures.RowRange(0, 1)), e.get(of.Figures.RowRange(device.TokenFigures, 1))
+	e.entropies = e.get(of.Figures.RowRange(1, 1))
 	e.arena.Release(mark)
 	return losses, values
 }
@@ -87,14 +91,15 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// Gradients are derivatives of the losses times their weights and the values times their slopes.
+// Gradients are derivatives of the losses times their weights, and of values and entropies times their slopes.
 func TestValueGradients(t *testing.T) {
 	for _, layer := range []bool{false, true} {
 		e := newValued(t, tensor.F32, layer)
 		loss := func() (sum float64) {
 			losses, values := e.pass(t, nn.Backward, false)
 			for p := range losses {
-				sum += float64(losses[p])*float64(e.weightOf[p]) + float64(values[p])*float64(e.slopeOf[p])
+				sum += float64(losses[p])*float64(e.weightOf[p]) + float64(values[p])*float64(e.slopeOf[p]) +
+					float64(e.entropies[p])*float64(e.entropySlopeOf[p])
 			}
 			return sum
 		}
@@ -120,6 +125,7 @@ func TestValueSchedules(t *testing.T) {
 			sameBits(t, fmt.Sprintf("%v: result %d", dtype, j), got, want[j])
 		}
 		e.set(e.wNorm.Mat(1), make([]float32, e.h.Hidden)) // no slope of a value reaches the rows
+		e.h.Entropies, e.entropySlopes = false, device.Mem{}
 		losses, _ = e.pass(t, nn.Backward, true)
 		dx, dTile := e.get(e.dx), e.get(e.dTiles[0])
 		e.h.Values = false

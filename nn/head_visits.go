@@ -121,7 +121,7 @@ func (h *Head) gradVisit(tile int) Visit {
 		Run: func(s device.Stream, a *Args) {
 			e, g := a.Ending, a.Gradients[0]
 			h.at(a.Temperature).Grad(s, a.Weights[0].Mat(0), g.Mat(0), first, e.Normed, e.Stat, e.DNormed, begins, g.Fresh,
-				a.Batch.Targets, a.Batch.Weights, &a.Picked, e.ByTile)
+				a.Batch.Targets, a.Batch.Weights, a.EntropySlopes, &a.Picked, e.ByTile)
 		}}
 }
 

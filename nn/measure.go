@@ -153,6 +153,9 @@ func (h *Head) Measure(v Visit, m Shape, layouts ...*tensor.Layout) Account {
 	args.Picked = Picked{IDs: counted, Values: a.Mat(tensor.F32, t, h.Picks)}
 	args.Wanted = Wanted{Rows: wanted, To: a.Mat(tensor.F32, wanted, h.Vocab), Draws: counted, Vocab: h.Vocab}
 	args.ValueSlopes = counted
+	if h.Entropies {
+		args.EntropySlopes = counted
+	}
 	c := &counter{docs: m.Docs}
 	v.Run(c, args)
 	return c.Account
@@ -427,7 +430,7 @@ func (c *counter) ContinueDelta(_, _, qkv, _, _ device.Mat, s device.DeltaSpec, 
 func (c *counter) LSEInit(device.Mat)                                        { c.passes() }
 func (c *counter) LSEUpdate(_, l device.Mat, _ device.Mem, _ int, _ float32) { c.passesIn(OfLoss, l) }
 func (c *counter) TokenLoss(_, _ device.Mat, _ device.Mem)                   { c.passes() }
-func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _ device.Mem, _ int, _ float32) {
+func (c *counter) CrossEntropyGrad(d, l, _ device.Mat, _, _, _ device.Mem, _ int, _ float32) {
 	c.passesIn(OfLoss, d, l)
 }
 func (c *counter) PickLogits(p, _ device.Mat, _ device.Mem, _ int, _ float32) {

@@ -123,10 +123,11 @@ type Args struct {
 	StepRows int // of all micro-batches of a step: with a load-balancing loss
 	// Temperature divides the logits of the head before its losses and their gradients; 0: 1. That is no part of the
 	// model: visits that write logits have none.
-	Temperature float32
-	Wanted      Wanted
-	Picked      Picked
-	ValueSlopes device.Mem // F32 [T], of a head with values: those of the loss of the step
+	Temperature   float32
+	Wanted        Wanted
+	Picked        Picked
+	ValueSlopes   device.Mem // F32 [T], of a head with values: those of the loss of the step
+	EntropySlopes device.Mem // F32 [T], of a head with entropies: the same by them
 }
 
 // Picked are logits of some tokens of each position, or their gradients.

@@ -3,7 +3,8 @@
 //
 // A loss L that reads the model through log-probabilities of chosen tokens alone has the gradient sum_t k_t * grad log
 // p_t, where k_t = dL/d(log p_t). The engine's gradient is (1/Targets) * sum_t w_t * grad(-log p_t), so a position has
-// the weight w_t = -k_t * Targets. All of it is computed in float64, and the weight is rounded to fp32 once.
+// the weight w_t = -k_t * Targets. All of it is computed in float64, and the weight is rounded to fp32 once. A loss
+// that also reads the entropies of whole distributions has slopes by them as well.
 //
 // The functions here know no model, no engine and no clock. The same step has the same bits, wherever its documents
 // are.
@@ -34,8 +35,11 @@ type Sequence struct {
 	Targets  []int32
 	LogProbs []float32
 	// Entropies are those of the model's distributions over the vocabulary, in nats, and Hits are 1 where no token is
-	// likelier than the target; nil: not known. No objective reads them: see Weigh.
+	// likelier than the target; nil: not known. Hits are for metrics alone: see Weigh.
 	Entropies, Hits []float32
+	// EntropySlopes are set by Weigh of an objective that needs entropies: how the loss of the step moves with each of
+	// them, times the targets of the step. Nil: nothing is trained.
+	EntropySlopes []float32
 	// Reference are those of the model that the objective compares with; nil: it needs none.
 	Reference []float32
 	// Weights are at first 1 where the target is of the completion, and 0 where it is of the prompt. Weigh sets all of
@@ -94,6 +98,7 @@ type Needs struct {
 	Endings    bool // and these say how they end
 	Values     bool // the model has a critic: [Sequence.Values]
 	OldValues  bool // and answers have its values from before the first update
+	Entropies  bool // the loss moves with the entropies of positions: [Sequence.EntropySlopes]
 	TopK       int  // a teacher's likeliest tokens of each position: how many of them
 	// Temperature divides the logits of the model and of the teacher before log-probabilities are taken of them, and
 	// entropies; 0: 1. It is read with TopK alone.

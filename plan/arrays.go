@@ -173,6 +173,6 @@ func (p *Plan) Head() *nn.Head {
 	h.NormTokens = p.Numerics.BlockRows()
 	h.ChunkTokens = p.Numerics.HeadChunk
 	h.KeepLogits, h.Stops, h.Picks = p.Placement.KeptLogits, p.Outputs.Objective, p.Outputs.Picks()
-	h.Draws = p.Outputs.Draws
+	h.Draws, h.Entropies = p.Outputs.Draws, p.Outputs.Entropies
 	return &h
 }

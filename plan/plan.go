@@ -94,6 +94,8 @@ type Outputs struct {
 	// Objective says that an objective gives positions the weights of their losses, from the losses of a step: the head
 	// stops for it (nn.Head.Stops).
 	Objective bool `json:"objective,omitempty"`
+	// Entropies says that this objective also moves with the entropies of positions (nn.Head.Entropies).
+	Entropies bool `json:"entropies,omitempty"`
 	// TopK is the number of a teacher's likeliest tokens of each position whose logits an objective reads (nn.Head.Picks);
 	// 0: none.
 	TopK int `json:"top_k,omitempty"`

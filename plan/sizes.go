@@ -435,7 +435,7 @@ func (p *Plan) positionBytes() int64 { return 4 * int64(p.Numerics.Positions()) 
 
 func (p *Plan) figureBytes() int64 { return int64(p.Model.Head.Figures()) * p.positionBytes() }
 
-func (p *Plan) weighedBytes() int64 { return int64(p.Model.Head.Weighed()) * p.positionBytes() }
+func (p *Plan) weighedBytes() int64 { return int64(p.Head().Weighed()) * p.positionBytes() }
 
 func (p *Plan) objectiveBytes() int64 {
 	return when(p.Outputs.Objective && p.Trains(), p.weighedBytes())

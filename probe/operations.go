@@ -265,7 +265,7 @@ func (p *prober) loss(dtype tensor.DType) operation {
 	return operation{plan.OperationRate{Operation: nn.OfLoss}, bytes, layout, prepare, func(s device.Stream) {
 		s.LSEInit(stat)
 		s.LSEUpdate(stat, logits, targets, 0, 0)
-		s.CrossEntropyGrad(dlogits, logits, stat, targets, weights.Mem, 0, 0)
+		s.CrossEntropyGrad(dlogits, logits, stat, targets, weights.Mem, device.Mem{}, 0, 0)
 	}}
 }
 

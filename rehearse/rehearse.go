@@ -141,10 +141,10 @@ func countsOf(devices []*null.Device) (all []null.Counts) {
 }
 
 // idle stands for the objective of a plan that has one: it leaves weights as they are.
-type idle struct{ topK int }
+type idle struct{ needs objective.Needs }
 
 func (idle) Name() string                                        { return "idle" }
-func (i idle) Needs() objective.Needs                            { return objective.Needs{TopK: i.topK} }
+func (i idle) Needs() objective.Needs                            { return i.needs }
 func (idle) Weigh(*objective.Step) (r objective.Result, _ error) { return r, nil }
 
 // rehearsal makes an engine whose devices count, and whose state is addresses. product is told of each matrix product,
@@ -187,7 +187,7 @@ func rehearsal(p *plan.Plan, product func(rank int, p device.Product), others st
 	config := stream.Config{Plan: p, Devices: computes, Host: host, Store: state, Accounts: accounts, AddressOnly: true,
 		Peers: others}
 	if p.Outputs.Objective {
-		config.Objective = idle{p.Outputs.TopK}
+		config.Objective = idle{objective.Needs{TopK: p.Outputs.TopK, Entropies: p.Outputs.Entropies}}
 	}
 	engine, err = stream.New(config)
 	if err != nil {

@@ -67,6 +67,7 @@ func drawRequest(rt *rapid.T) plan.Request {
 		RecomputeAll: rapid.Bool().Draw(rt, "recompute all"), Outputs: plan.Outputs{NoClip: rapid.Bool().Draw(rt,
 			"no clipping")}}
 	if r.Outputs.Objective = rapid.Bool().Draw(rt, "objective"); r.Outputs.Objective {
+		r.Outputs.Entropies = rapid.Bool().Draw(rt, "entropies")
 		r.Numerics.ForwardOnly = draw("forward only", 0, n.MicroBatches-1)
 	}
 	if rapid.Bool().Draw(rt, "samples") {

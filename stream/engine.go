@@ -258,12 +258,10 @@ func (e *Engine) open() error {
 	if (e.Objective != nil) != e.Plan.Outputs.Objective {
 		return errors.New("the plan and the engine must both have an objective, or neither")
 	}
-	if e.Objective != nil && e.Objective.Needs().TopK != e.Plan.Outputs.TopK {
-		return fmt.Errorf("the objective compares %d tokens of each position, and the plan has room for %d: plan for the "+
-			"objective", e.Objective.Needs().TopK, e.Plan.Outputs.TopK)
-	}
-	if e.Objective != nil && e.Objective.Needs().Values && !e.Plan.Model.Head.Values {
-		return errors.New("the objective needs a critic, and the model has none: plan for Model.WithValues")
+	if e.Objective != nil {
+		if err := e.checkNeeds(e.Objective.Needs()); err != nil {
+			return err
+		}
 	}
 	if err := e.openPeers(); err != nil {
 		return err

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -108,12 +109,12 @@ func (b *Batch) Counts() objective.Counts {
 // Weigh has an objective give the positions of a batch their weights, from the figures of all of its micro-batches:
 // what a step with that objective does in the middle, if it trains all of them. It returns a batch that trains to the
 // same bits without the objective, by groups of that number of micro-batches, which see each other's documents. The
-// objective needs no critic, of whose values a batch has no slopes.
+// objective needs no critic and no entropies, of which a batch has no slopes.
 func (b *Batch) Weigh(o objective.Objective, group int, figures []Figures) (*Batch, objective.Result, error) {
 	var sum objective.Result
-	if o.Needs().Values {
-		return nil, sum, fmt.Errorf("%s has slopes of a critic's values, which a batch has no place for: step with it",
-			o.Name())
+	if n := o.Needs(); n.Values || n.Entropies {
+		return nil, sum, fmt.Errorf("%s has slopes of a critic's values or of entropies, which a batch has no place for: "+
+			"step with it", o.Name())
 	}
 	weighed := *b
 	weighed.Micro, weighed.Documents = slices.Clone(b.Micro), nil
@@ -157,8 +158,32 @@ func weigh(o objective.Objective, s *objective.Step) (objective.Result, error) {
 					o.Name(), i, x)
 			}
 		}
+		for _, x := range of.EntropySlopes {
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				return res, fmt.Errorf("%s gives the entropy of a position of document %d the slope %v: lower its coefficient",
+					o.Name(), i, x)
+			}
+		}
 	}
 	return res, nil
+}
+
+// checkNeeds refuses an objective that the plan has no room for, or whose needs no head has together.
+func (e *Engine) checkNeeds(n objective.Needs) error {
+	out, head := e.Plan.Outputs, e.Plan.Head()
+	switch {
+	case n.TopK != out.TopK:
+		return fmt.Errorf("the objective compares %d tokens of each position, and the plan has room for %d: plan for the "+
+			"objective", n.TopK, out.TopK)
+	case n.Entropies != out.Entropies:
+		return errors.New("the plan and the objective must both move with entropies, or neither: plan for the objective")
+	case n.Entropies && (n.TopK > 0 || head.Scores):
+		return errors.New("the objective moves with entropies, which a model that ends in scores does not have, and which " +
+			"the gradients of a teacher's tokens replace: leave one of both out")
+	case n.Values && !head.Values:
+		return errors.New("the objective needs a critic, and the model has none: plan for Model.WithValues")
+	}
+	return nil
 }
 
 // temper gives the head the temperature of the objective, if there is one, until the function that it returns is
@@ -178,13 +203,12 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 	n := r.Plan.Numerics
 	cohort, micros := op.Reads[0].Micro, n.CohortMicros()
 	first := r.Plan.Cluster.Host*n.MicroBatches + cohort
-	figures, weights, slopes := make([]Figures, micros), make([][]float32, micros), make([][]float32, micros)
+	figures, weights, all := make([]Figures, micros), make([][]float32, micros), make([]given, micros)
 	for i := range micros {
 		mem := r.bytes(plan.TokensPurpose, r.host.At(&op.Reads[i])) // which nothing reads after this
 		figures[i] = r.figuresIn(mem)
-		given := hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i])))
-		weights[i], slopes[i] = given[:n.Positions()], given[n.Positions():]
-		clear(slopes[i])
+		all[i] = r.givenIn(hostmem.F32(r.bytes(plan.TokensPurpose, r.host.At(&op.Writes[i]))))
+		weights[i] = all[i].weights
 		if own := r.asked.Micro[first+i].Weights; copy(weights[i], own) == 0 {
 			for t := range weights[i] {
 				weights[i][t] = 1
@@ -193,45 +217,64 @@ func (r *execution) objective(s device.Stream, op *plan.Op) error {
 	}
 	sequences := r.asked.Sequences(first, micros, figures, weights)
 	r.giveTop(sequences, first, micros)
-	r.giveSlopes(sequences, first, slopes)
+	r.giveSlopes(sequences, first, all)
 	res, err := weigh(r.Objective, &objective.Step{Whole: r.inStep, Sequences: sequences})
 	if err != nil {
 		return fmt.Errorf("objective: %w", err)
 	}
 	r.scalePicked(cohort, micros)
 	r.weighed[cohort/n.CohortMicros()] = res
-	for i, of := range weights {
-		for t := range of {
-			if of[t] *= r.scale; r.asked.Micro[first+i].Targets[t] < 0 {
-				of[t] = 0 // see nn.Head.Scores
+	for i := range all {
+		for _, of := range [][]float32{all[i].weights, all[i].values, all[i].entropies} {
+			for t := range of {
+				if of[t] *= r.scale; r.asked.Micro[first+i].Targets[t] < 0 {
+					of[t] = 0 // see nn.Head.Scores
+				}
 			}
-		}
-		for t := range slopes[i] {
-			if slopes[i][t] *= r.scale; r.asked.Micro[first+i].Targets[t] < 0 {
-				slopes[i][t] = 0
+			if !n.TrainsMicro(cohort + i) {
+				clear(of) // it comes down all the same, if the model has experts
 			}
 		}
 		if !n.TrainsMicro(cohort + i) {
-			clear(of) // it comes down all the same, if the model has experts
-			clear(slopes[i])
 			clear(r.picked(cohort + i))
 		}
 	}
 	return nil
 }
 
-// giveSlopes gives sequences of micro-batches of the step from one on the room for slopes of a critic's values, if the
-// model has one.
-func (e *Engine) giveSlopes(sequences []objective.Sequence, first int, slopes [][]float32) {
-	if !e.Plan.Model.Head.Values || !e.Objective.Needs().Values {
-		return
+// given has what an objective gives the positions of a micro-batch: weights of losses, and slopes of values and of
+// entropies; nil: the plan has no room for them.
+type given struct{ weights, values, entropies []float32 }
+
+// givenIn cuts memory into that ([nn.Head.Weighed]), with slopes of 0.
+func (e *Engine) givenIn(all []float32) (g given) {
+	head, n := e.Plan.Head(), e.Plan.Numerics.Positions()
+	clear(all[n:])
+	g.weights = all[:n]
+	if head.Values {
+		g.values = all[n:][:n]
 	}
-	i := 0
+	if head.Entropies {
+		g.entropies = all[len(all)-n:]
+	}
+	return g
+}
+
+// giveSlopes gives sequences of micro-batches of the step from one on the room for slopes of a critic's values and of
+// entropies, where the objective needs them.
+func (e *Engine) giveSlopes(sequences []objective.Sequence, first int, all []given) {
+	needs, i := e.Objective.Needs(), 0
 	for _, d := range e.asked.documents() {
-		if d.Micro >= first && d.Micro < first+len(slopes) {
-			sequences[i].ValueSlopes = d.of(slopes[d.Micro-first])
-			i++
+		if d.Micro < first || d.Micro >= first+len(all) {
+			continue
 		}
+		if needs.Values {
+			sequences[i].ValueSlopes = d.of(all[d.Micro-first].values)
+		}
+		if needs.Entropies {
+			sequences[i].EntropySlopes = d.of(all[d.Micro-first].entropies)
+		}
+		i++
 	}
 }
 

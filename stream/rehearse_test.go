@@ -47,6 +47,9 @@ func rehearse(t errorer, s *subject, p *plan.Plan) rehearsal {
 	config := stream.Config{Plan: p, Devices: devices, Host: host, Store: state, Accounts: accounts, AddressOnly: true}
 	if p.Outputs.Objective {
 		config.Objective = rivals{}
+		if p.Outputs.Entropies {
+			config.Objective = entropic{}
+		}
 	}
 	e, err := stream.New(config)
 	if err != nil {
@@ -175,6 +178,7 @@ func TestRehearsedIsPlanned(t *testing.T) {
 		}
 		if s.outputs.Objective = rapid.Bool().Draw(rt, "objective"); s.outputs.Objective {
 			s.numerics.ForwardOnly = rapid.IntRange(0, s.numerics.CohortMicros()-1).Draw(rt, "forward only")
+			s.outputs.Entropies = rapid.Bool().Draw(rt, "entropies")
 		}
 		if n := s.numerics.CohortCount(); n > 1 && rapid.Bool().Draw(rt, "several hosts") {
 			s = s.onHost(rapid.IntRange(0, n-1).Draw(rt, "host"), n)

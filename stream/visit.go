@@ -89,8 +89,15 @@ func (r *execution) visit(s device.Stream, op *plan.Op) error {
 		case plan.TokenLosses:
 			a.Ending.Figures = device.NewMat(mem, tensor.F32, r.Plan.Model.Head.Figures(), r.Plan.Numerics.Positions())
 		case plan.LossWeights:
-			n := mem.Len / int64(r.Plan.Model.Head.Weighed())
-			a.Batch.Weights, a.ValueSlopes = mem.Slice(0, n), mem.Slice(n, mem.Len-n)
+			head := r.Plan.Head()
+			n := mem.Len / int64(head.Weighed())
+			a.Batch.Weights = mem.Slice(0, n)
+			if head.Values {
+				a.ValueSlopes = mem.Slice(n, n)
+			}
+			if head.Entropies {
+				a.EntropySlopes = mem.Slice(mem.Len-n, n)
+			}
 		case plan.Picks:
 			a.Picked.IDs = mem
 		case plan.PickedLogits, plan.PickedGrads:

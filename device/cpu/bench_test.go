@@ -97,7 +97,12 @@ func BenchmarkOps(b *testing.B) {
 			{"GeGLUGrad", 0, func(w work) { w.GLUGrad(dgu, dh, dh, gu, geglu) }},
 			{"LSEUpdate", 0, func(w work) { w.LSEUpdate(stat, logits, ids, 0, 0) }},
 			{"TokenLoss", 0, func(w work) { w.TokenLoss(loss, stat, ids) }},
-			{"CrossEntropyGrad", 0, func(w work) { w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, 0, 0) }},
+			{"CrossEntropyGrad", 0, func(w work) {
+				w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, device.Mem{}, 0, 0)
+			}},
+			{"CrossEntropyGrad/entropies", 0, func(w work) {
+				w.CrossEntropyGrad(dlogits, logits, stat, ids, loss.Mem, loss.Mem, 0, 0)
+			}},
 			{"Gather", 0, func(w work) { w.Gather(y, whead, ids, 0) }},
 			{"ScatterAdd", 0, func(w work) { w.ScatterAdd(table, y, ids, 0, 1) }},
 			{"AdamW", 0, func(w work) { w.AdamW(opt, tally) }},

@@ -34,11 +34,15 @@ func (s *Stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
 }
 
 // CrossEntropyGrad implements device.HeadOps.
-func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
 	s.enqueue(func() {
 		a := &kernels.CrossEntropy{Logits: mat(logits), ColFirst: first, Stats: floats(stat), Targets: ints(targets, logits.Rows),
 			DLogits: mat(dlogits), Weights: floats(device.NewVec(weights, tensor.F32, logits.Rows)), SoftCap: softCap}
+		if !entropySlopes.IsZero() {
+			a.EntropySlopes = floats(device.NewVec(entropySlopes, tensor.F32, logits.Rows))
+		}
 		s.crew.split(logits.Rows, 1, rowBytes(logits, dlogits), func(lo, hi int) { s.crew.CrossEntropyGrad(a, lo, hi) })
 	})
 }

@@ -118,9 +118,9 @@ func calls(sp *space) []func(w work) {
 			return func(s work) { s.LSEUpdate(stat, logits, targets, 0, 0) }
 		}(f32(rows, device.HeadStats), f32(rows, 8), ids()),
 		bind3(f32(device.TokenFigures, rows), f32(rows, device.HeadStats), ids(), work.TokenLoss),
-		func(dlogits, logits, stat device.Mat, targets, weights device.Mem) func(work) {
-			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, weights, 0, 0) }
-		}(f32(rows, 8), f32(rows, 8), f32(rows, device.HeadStats), ids(), f32(1, rows).Mem),
+		func(dlogits, logits, stat device.Mat, targets, weights, slopes device.Mem) func(work) {
+			return func(s work) { s.CrossEntropyGrad(dlogits, logits, stat, targets, weights, slopes, 0, 0) }
+		}(f32(rows, 8), f32(rows, 8), f32(rows, device.HeadStats), ids(), f32(1, rows).Mem, f32(1, rows).Mem),
 		bind2(a.Take(8), f32(1, 7), work.Sum),
 		func(y, table device.Mat, ids device.Mem) func(work) {
 			return func(s work) { s.Gather(y, table, ids, 0) }

@@ -178,12 +178,15 @@ func everyOperation(s device.Stream, a *device.Arena, host device.Mem, e extents
 		"LSEInit":          func() { s.LSEInit(stat) },
 		"LSEUpdate":        func() { s.LSEUpdate(stat, f, ids, 0, 30) },
 		"TokenLoss":        func() { s.TokenLoss(figures, stat, ids) },
-		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, figures.Mem, 0, 30) },
-		"PickLogits":       func() { s.PickLogits(stat, f, picks, 0, 30) },
-		"DrawTokens":       func() { s.DrawTokens(drawn, stat, f, draws, 0, cols, 30) },
-		"PutLogitGrads":    func() { s.PutLogitGrads(x, f, stat, picks, 0, 30) },
-		"Gather":           func() { s.Gather(y, table, ids, 0) },
-		"ScatterAdd":       func() { s.ScatterAdd(dTable, y, ids, 0, 1) },
+		"CrossEntropyGrad": func() { s.CrossEntropyGrad(x, f, stat, ids, figures.Mem, device.Mem{}, 0, 30) },
+		"CrossEntropyGrad with entropies": func() {
+			s.CrossEntropyGrad(x, f, stat, ids, figures.Mem, figures.Mem, 0, 30)
+		},
+		"PickLogits":    func() { s.PickLogits(stat, f, picks, 0, 30) },
+		"DrawTokens":    func() { s.DrawTokens(drawn, stat, f, draws, 0, cols, 30) },
+		"PutLogitGrads": func() { s.PutLogitGrads(x, f, stat, picks, 0, 30) },
+		"Gather":        func() { s.Gather(y, table, ids, 0) },
+		"ScatterAdd":    func() { s.ScatterAdd(dTable, y, ids, 0, 1) },
 		"AdamW": func() {
 			s.AdamW(device.AdamWArgs{Weights: weights, Low: low, M: m, V: u, Grad: grad, AdamWScalars: scalars}, tally)
 		},

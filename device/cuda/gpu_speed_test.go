@@ -306,7 +306,7 @@ func speedTasks(z speedShape, docs func(a *device.Arena, rows, document int) dev
 			d, logits, stat, targets, weights := a.Mat(bf16, z.rows, z.tile), a.Mat(f32, z.rows, z.tile),
 				a.Mat(f32, z.rows, device.HeadStats), ids(a, z.rows, z.tile), a.Take(int64(4*z.rows))
 			return speedTask{name: "gradient of the loss",
-				run: func(s operations) { s.CrossEntropyGrad(d, logits, stat, targets, weights, 0, 0) }}
+				run: func(s operations) { s.CrossEntropyGrad(d, logits, stat, targets, weights, device.Mem{}, 0, 0) }}
 		},
 		func(a *device.Arena) speedTask {
 			dtable, dy, ids := a.Mat(f32, z.tile, z.hidden), x(a), ids(a, z.rows, z.tile)

@@ -41,18 +41,23 @@ func (s *Stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
 }
 
 // CrossEntropyGrad implements device.HeadOps.
-func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+func (s *Stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
 	s.enqueue(func() error {
 		if empty(logits) {
 			return nil
 		}
-		o := named("ce_grad", typeName(dlogits.DType))
-		if softCap > 0 {
-			o = named("ce_grad", typeName(dlogits.DType), "cap")
+		words := append(make([]string, 0, 4), "ce_grad", typeName(dlogits.DType))
+		slopes := weights // a pointer that kernels without entropies do not follow
+		if !entropySlopes.IsZero() {
+			words, slopes = append(words, "entropy"), entropySlopes
 		}
-		return s.launch(o, ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets), ptr(weights),
-			i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(softCap))
+		if softCap > 0 {
+			words = append(words, "cap")
+		}
+		return s.launch(named(words...), ptr(dlogits.Mem), ptr(logits.Mem), ptr(stat.Mem), ptr(targets), ptr(weights),
+			ptr(slopes), i32(logits.Rows), i32(logits.Cols), i32(first), stride(dlogits), stride(logits), f32(softCap))
 	})
 }
 

@@ -34,6 +34,7 @@ type (
 	noSlope      struct{ device.Stream }
 	overSinks    struct{ device.Stream }
 	noLogitCap   struct{ device.Stream }
+	noEntropies  struct{ device.Stream }
 	turnsBack    struct{ device.Stream }
 	forgetsBias  struct{ device.Stream }
 	firstHead    struct{ device.Stream }
@@ -132,9 +133,14 @@ func (s firstHead) SplitHeads(a, b, y device.Mat, heads int) {
 	}
 }
 
-func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int,
-	softCap float32) {
-	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, 0)
+func (s noLogitCap) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, 0)
+}
+
+func (s noEntropies) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, device.Mem{}, first, softCap)
 }
 
 func (s turnsBack) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat, positions device.Mem, inverse bool) {
@@ -145,9 +151,10 @@ func (s forgetsBias) RoPE(y, x, bias device.Mat, heads int, cos, sin device.Mat,
 	s.Stream.RoPE(y, x, device.Mat{}, heads, cos, sin, positions, inverse)
 }
 
-func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
+func (s zeroTargets) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
 	s.Stream.Zero(targets)
-	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+	s.Stream.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
 }
 
 func (s fromZero) Gather(y, table device.Mat, ids device.Mem, first int) {
@@ -261,6 +268,8 @@ var breaks = []struct {
 	{"overwrites the gradient of sinks", "Attention", func(s device.Stream) device.Stream { return overSinks{s} }},
 	{"takes the first head for the sum of heads", "Heads", func(s device.Stream) device.Stream { return firstHead{s} }},
 	{"forgets the soft cap of logits", "CrossEntropy", func(s device.Stream) device.Stream { return noLogitCap{s} }},
+	{"leaves out what moves with entropies", "CrossEntropy",
+		func(s device.Stream) device.Stream { return noEntropies{s} }},
 	{"never turns back", "RoPE", func(s device.Stream) device.Stream { return turnsBack{s} }},
 	{"forgets the bias of a rotation", "RoPE", func(s device.Stream) device.Stream { return forgetsBias{s} }},
 	{"takes all targets for token 0", "CrossEntropy", func(s device.Stream) device.Stream { return zeroTargets{s} }},

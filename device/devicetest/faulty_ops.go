@@ -124,9 +124,12 @@ func (s *faultyStream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
 	s.op(func() { s.inner.TokenLoss(figures, stat, targets) })
 }
 
-func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
-	s.op(func() { s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap) })
+func (s *faultyStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
+	s.op(func() {
+		s.inner.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
+	})
 }
 
 func (s *faultyStream) PickLogits(picked, logits device.Mat, ids device.Mem, first int, softCap float32) {

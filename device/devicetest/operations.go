@@ -497,9 +497,12 @@ func testCrossEntropy(r *rig) {
 		rows, vocab, tile int
 		softCap           float32
 		ties              bool // logits are whole numbers
-	}{{1, 1, 1, 0, false}, {3, 17, 17, 0, false}, {17, 100, 37, 0, true}, {37, 1031, 300, 0, false}, {131, 700, 131, 0,
-		false},
-		{17, 100, 37, 30, false}, {5, 2500, 1300, 3, false}} {
+		entropies         bool // have slopes
+	}{{1, 1, 1, 0, false, false}, {3, 17, 17, 0, false, false}, {17, 100, 37, 0, true, false},
+		{37, 1031, 300, 0, false, false}, {131, 700, 131, 0, false, false}, {17, 100, 37, 30, false, false},
+		{5, 2500, 1300, 3, false, false},
+		{1, 1, 1, 0, false, true}, {17, 100, 37, 0, true, true}, {37, 1031, 300, 0, false, true},
+		{17, 100, 37, 30, false, true}, {5, 2500, 1300, 3, false, true}} {
 		for _, d := range types {
 			what := fmt.Sprintf("%v %+v", d, s)
 			largest, least := make([]int32, s.rows), make([]int32, s.rows) // columns of logits
@@ -533,6 +536,12 @@ func testCrossEntropy(r *rig) {
 			weights := r.filled(r.place("weights", tensor.F32, 1, s.rows, s.rows), func(t int) float64 {
 				return [...]float64{0x1p-7, -heaviest, 0, 0x1p-30, heaviest}[t%5]
 			})
+			var slopes device.Mem
+			if s.entropies {
+				slopes = r.filled(r.place("entropySlopes", tensor.F32, 1, s.rows, s.rows), func(t int) float64 {
+					return [...]float64{-heaviest / 8, 0, heaviest / 16, -0x1p-30}[t%4]
+				}).Mem
+			}
 			tiles := func(f func(first, n int)) {
 				for first := 0; first < s.vocab; first += s.tile {
 					f(first, min(s.tile, s.vocab-first))
@@ -543,8 +552,8 @@ func testCrossEntropy(r *rig) {
 				tiles(func(first, n int) { st.LSEUpdate(stat.Mat, logits.ColRange(first, n), ids.Mem, first, s.softCap) })
 				st.TokenLoss(figures.Mat, stat.Mat, ids.Mem)
 				tiles(func(first, n int) {
-					st.CrossEntropyGrad(grad.ColRange(first, n), logits.ColRange(first, n), stat.Mat, ids.Mem, weights.Mem, first,
-						s.softCap)
+					st.CrossEntropyGrad(grad.ColRange(first, n), logits.ColRange(first, n), stat.Mat, ids.Mem, weights.Mem, slopes,
+						first, s.softCap)
 				})
 			})
 			for i, scale := range []float64{200, 10, 0} { // losses, entropies, hits

@@ -612,13 +612,17 @@ func (s *referenceStream) TokenLoss(figures, stat device.Mat, targets device.Mem
 	})
 }
 
-// CrossEntropyGrad: dlogits = (exp(x - m)/sum - onehot)*weight, times the derivative of the cap.
-func (s *referenceStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int,
-	softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+// CrossEntropyGrad: with p = exp(x - m)/sum and the entropy H, dlogits = (p - onehot)*weight - slope*p*(log p + H),
+// times the derivative of the cap.
+func (s *referenceStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
 	s.do(func() {
 		v, all, ids := s.numbers(logits), s.numbers(stat), s.vector(targets, tensor.I32, logits.Rows)
-		scale := s.vector(weights, tensor.F32, logits.Rows)
+		scale, slopes := s.vector(weights, tensor.F32, logits.Rows), make([]float64, logits.Rows)
+		if !entropySlopes.IsZero() {
+			slopes = s.vector(entropySlopes, tensor.F32, logits.Rows)
+		}
 		for i, x := range v {
 			row, target := all[i/logits.Cols*statCols:], int(ids[i/logits.Cols])
 			if target < 0 {
@@ -626,11 +630,16 @@ func (s *referenceStream) CrossEntropyGrad(dlogits, logits, stat device.Mat, tar
 				continue
 			}
 			x, slope := capped(x, softCap)
-			v[i] = math.Exp(x-row[maximum]) / row[exponentials]
+			p := math.Exp(x-row[maximum]) / row[exponentials]
+			v[i] = p * scale[i/logits.Cols]
 			if target == first+i%logits.Cols {
-				v[i]--
+				v[i] -= scale[i/logits.Cols]
 			}
-			v[i] *= scale[i/logits.Cols] * slope
+			if p > 0 {
+				entropy := math.Log(row[exponentials]) - row[products]/row[exponentials]
+				v[i] -= slopes[i/logits.Cols] * p * (math.Log(p) + entropy)
+			}
+			v[i] *= slope
 		}
 		s.put(dlogits, v)
 	})

@@ -162,10 +162,15 @@ func TestReferenceGradients(t *testing.T) {
 
 	logits, targets := normal(4, 7), n.ints([]int32{3, -1, 0, 6})
 	weights := n.f32(1, []float64{1, 1, 1, -2})
-	for _, softCap := range []float32{0, 1.5} {
+	for variant := range 4 {
+		softCap, slopes := float32(variant%2)*1.5, n.f32(1, []float64{-0.5, 2, 0.25, 1})
+		if variant < 2 {
+			n.memory.put(slopes, make([]float64, 4))
+		}
 		dlogits := n.like(logits)
 		loss := func() float64 {
-			return dot(n.read(weights), n.crossEntropy(dlogits, logits, targets, weights.Mem, softCap))
+			of := n.figures(dlogits, logits, targets, weights.Mem, slopes.Mem, softCap)
+			return dot(n.read(weights), of[:4]) + dot(n.read(slopes), of[4:8])
 		}
 		loss()
 		grad := n.f32(4, n.read(dlogits))
@@ -310,13 +315,10 @@ func (n *numbersOf) attention(q, k, v, dout device.Mat, spec device.AttentionSpe
 	return a
 }
 
-// crossEntropy returns the loss of each row of logits, and writes the gradient of their weighted sum, tile by tile.
-func (n *numbersOf) crossEntropy(dlogits, logits device.Mat, targets, weights device.Mem, softCap float32) []float64 {
-	return n.figures(dlogits, logits, targets, weights, softCap)[:logits.Rows]
-}
-
-// figures does so and returns all figures: losses, entropies and hits.
-func (n *numbersOf) figures(dlogits, logits device.Mat, targets, weights device.Mem, softCap float32) []float64 {
+// figures returns the losses, entropies and hits of rows of logits, and writes the gradient of the weighted sum of
+// losses and entropies, tile by tile.
+func (n *numbersOf) figures(dlogits, logits device.Mat, targets, weights, entropySlopes device.Mem,
+	softCap float32) []float64 {
 	const tile = 3
 	mark := n.arena.Mark()
 	defer n.arena.Release(mark)
@@ -329,8 +331,8 @@ func (n *numbersOf) figures(dlogits, logits device.Mat, targets, weights device.
 	n.TokenLoss(figures, stat, targets)
 	for first := 0; first < logits.Cols; first += tile {
 		cols := min(tile, logits.Cols-first)
-		n.CrossEntropyGrad(dlogits.ColRange(first, cols), logits.ColRange(first, cols), stat, targets, weights, first,
-			softCap)
+		n.CrossEntropyGrad(dlogits.ColRange(first, cols), logits.ColRange(first, cols), stat, targets, weights,
+			entropySlopes, first, softCap)
 	}
 	return n.read(figures)
 }
@@ -358,7 +360,7 @@ func TestReferenceFigures(t *testing.T) {
 		}
 		targets[7] = -1
 		logits := n.f32(rows, all)
-		got := n.figures(n.like(logits), logits, n.ints(targets), n.f32(1, make([]float64, rows)).Mem, softCap)
+		got := n.figures(n.like(logits), logits, n.ints(targets), n.f32(1, make([]float64, rows)).Mem, device.Mem{}, softCap)
 		for r, target := range targets {
 			row, sum, entropy, hit := make([]float64, vocab), 0.0, 0.0, 0.0
 			for c := range row {

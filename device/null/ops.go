@@ -120,8 +120,9 @@ func (s *stream) TokenLoss(figures, stat device.Mat, targets device.Mem) {
 	s.count(0)
 }
 
-func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights device.Mem, first int, softCap float32) {
-	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, first, softCap)
+func (s *stream) CrossEntropyGrad(dlogits, logits, stat device.Mat, targets, weights, entropySlopes device.Mem,
+	first int, softCap float32) {
+	s.operands.CrossEntropyGrad(dlogits, logits, stat, targets, weights, entropySlopes, first, softCap)
 	s.count(0)
 }
 

@@ -343,11 +343,18 @@ func testLossOf(t *testing.T, on *backend, word string, softCap float32) {
 	b.run("lse_update"+word+".any", stat, logits, ids, rows, cols, 0, logits.stride, softCap)
 	b.run("token_loss", figures, stat, ids, rows)
 	b.compare("figures", figures, b.wanted(figures), within(1e-5))
-	grad := b.field(tensor.F32, rows, cols, cols+1)
-	weights := b.normal(tensor.F32, 1, rows, rows) // of both signs
-	b.ref.CrossEntropyGrad(b.of(grad), b.of(logits), b.of(stat), b.of(ids).Mem, b.of(weights).Mem, 0, softCap)
-	b.run("ce_grad.f32"+word+".any", grad, logits, stat, ids, weights, rows, cols, 0, grad.stride, logits.stride, softCap)
-	b.compare("gradient", grad, b.wanted(grad), within(1e-6))
+	weights, slopes := b.normal(tensor.F32, 1, rows, rows), b.normal(tensor.F32, 1, rows, rows) // of both signs
+	for _, c := range []struct {
+		entropy string
+		slopes  *field
+		of      device.Mem
+	}{{"", weights, device.Mem{}}, {".entropy", slopes, b.of(slopes).Mem}} {
+		grad := b.field(tensor.F32, rows, cols, cols+1)
+		b.ref.CrossEntropyGrad(b.of(grad), b.of(logits), b.of(stat), b.of(ids).Mem, b.of(weights).Mem, c.of, 0, softCap)
+		b.run("ce_grad.f32"+c.entropy+word+".any", grad, logits, stat, ids, weights, c.slopes, rows, cols, 0, grad.stride,
+			logits.stride, softCap)
+		b.compare("gradient"+c.entropy, grad, b.wanted(grad), within(1e-6))
+	}
 }
 
 // Logits of tokens of a tile that is in the middle of the vocabulary, and gradients in their places.

@@ -73,6 +73,9 @@ var aligned = map[string]operands{
 	"ce_grad.A":      lossGrad(0),
 	"ce_grad.A.cap":  lossGrad(1.5),
 
+	"ce_grad.A.entropy":     lossGrad(0),
+	"ce_grad.A.entropy.cap": lossGrad(1.5),
+
 	"draw_tokens":     drawTokens(0),
 	"draw_tokens.cap": drawTokens(1.5),
 	"gather.A": func(b *bench, d tensor.DType) ([]any, []*field) {
@@ -157,8 +160,9 @@ func lossGrad(softCap float32) operands {
 			stat.put(r, 1, 2)
 		}
 		targets := b.ints([]int32{110, -1, 5000})
-		weights := b.normal(tensor.F32, 1, 3, 3)
-		return []any{grad, logits, stat, targets, weights, 3, 1040, 100, grad.stride, logits.stride, softCap}, []*field{grad}
+		weights, slopes := b.normal(tensor.F32, 1, 3, 3), b.normal(tensor.F32, 1, 3, 3)
+		return []any{grad, logits, stat, targets, weights, slopes, 3, 1040, 100, grad.stride, logits.stride, softCap},
+			[]*field{grad}
 	}
 }
 

@@ -30,6 +30,8 @@ type CrossEntropy struct {
 
 	DLogits Mat       // [rows, tile columns], F32 or BF16; may be Logits if F32
 	Weights []float32 // [rows]: multiply the gradient
+	// EntropySlopes are those of what is minimized by the entropy of each row, [rows]; nil: it moves with none.
+	EntropySlopes []float32
 
 	SoftCap float32 // SoftCap*tanh(logit/SoftCap) takes the place of a logit; 0: none
 }
@@ -120,15 +122,24 @@ func (t *Table) LSEFinish(a *CrossEntropy, row0, row1 int) {
 }
 
 // CrossEntropyGrad writes rows [row0, row1) of DLogits: (softmax - onehot) * weight, from finished statistics.
-// It computes exp(logit - max) * (weight/sum), and subtracts the weight at the target before the one rounding. With a soft
-// cap there follows, also before the rounding, a product with 1 - (capped logit/SoftCap)^2.
+// It computes exp(logit - max) * (weight/sum), and subtracts the weight at the target before the one rounding. With the
+// slope of an entropy the first product is exp(logit - max)/sum * (weight - slope*(logit - max - below/sum)), since
+//
+//	d entropy/d logit = -softmax * (log softmax + entropy) = -softmax * (logit - max - below/sum)
+//
+// With a soft cap there follows, also before the rounding, a product with 1 - (capped logit/SoftCap)^2.
 func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 	n := a.Logits.Cols
 	check(a.Logits.has(row1, n) && kind(a.Logits.DType) == 0 && a.DLogits.has(row1, n), "CrossEntropyGrad: shape or type")
 	check(len(a.Stats) >= row1*StatLen && len(a.Targets) >= row1 && len(a.Weights) >= row1,
 		"CrossEntropyGrad: statistics, targets or weights")
+	check(a.EntropySlopes == nil || len(a.EntropySlopes) >= row1, "CrossEntropyGrad: slopes of entropies")
 	f := t.expMul[kind(a.DLogits.DType)]
-	capped, p := a.capped(), a.capped()
+	capped := a.capped()
+	var room []float32 // for a run of gradients that are not done with one product
+	if capped != nil || a.EntropySlopes != nil {
+		room = make([]float32, runLen)
+	}
 	for r := row0; r < row1; r++ {
 		if a.Targets[r] < 0 {
 			t.Zero(Vec{a.DLogits.at(r, 0), a.DLogits.DType, n})
@@ -138,15 +149,26 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 		weight := a.Weights[r]
 		factor := weight / s[statSum]
 		target := int(a.Targets[r]) - a.ColFirst
-		if capped != nil {
-			for c := 0; c < n; c += len(capped) {
-				run, p := capped[:min(len(capped), n-c)], p[:min(len(capped), n-c)]
-				t.SoftCap(run, floats(a.Logits.at(r, c), len(run)), 1, a.SoftCap)
-				t.expMul[0](unsafe.Pointer(&p[0]), unsafe.Pointer(&run[0]), len(run), s[statMax], factor)
+		if room != nil {
+			for c := 0; c < n; c += runLen {
+				p := room[:min(runLen, n-c)]
+				run := floats(a.Logits.at(r, c), len(p))
+				if capped != nil {
+					run = capped[:len(p)]
+					t.SoftCap(run, floats(a.Logits.at(r, c), len(p)), 1, a.SoftCap)
+				}
+				if a.EntropySlopes == nil {
+					t.expMul[0](unsafe.Pointer(&p[0]), unsafe.Pointer(&run[0]), len(p), s[statMax], factor)
+				} else {
+					t.expMul[0](unsafe.Pointer(&p[0]), unsafe.Pointer(&run[0]), len(p), s[statMax], 1/s[statSum])
+					mulEntropies(p, run, s[statMax], s[statBelow]/s[statSum], weight, a.EntropySlopes[r])
+				}
 				if at := target - c; at >= 0 && at < len(p) {
 					p[at] -= weight
 				}
-				SoftCapGrad(p, run, 0, 1, a.SoftCap)
+				if capped != nil {
+					SoftCapGrad(p, run, 0, 1, a.SoftCap)
+				}
 				t.Convert(Vec{a.DLogits.at(r, c), a.DLogits.DType, len(p)}, F32(p))
 			}
 			continue
@@ -165,12 +187,27 @@ func (t *Table) CrossEntropyGrad(a *CrossEntropy, row0, row1 int) {
 	}
 }
 
+// mulEntropies is p *= weight - slope*(x - most - mean). Where x is far below most p is 0, and the factor stays finite.
+func mulEntropies(p, x []float32, most, mean, weight, slope float32) {
+	x = x[:len(p)]
+	for i, logit := range x {
+		below := logit - most
+		if below < -expClamp {
+			below = -expClamp
+		}
+		p[i] *= weight - float32(slope*(below-mean))
+	}
+}
+
+// runLen is the length of runs of a row that are capped, or that entropies move.
+const runLen = 1024
+
 // capped is room for a run of capped logits, nil if there is no cap.
 func (a *CrossEntropy) capped() []float32 {
 	if a.SoftCap == 0 {
 		return nil
 	}
-	return make([]float32, 1024)
+	return make([]float32, runLen)
 }
 
 // capOne is SoftCap of one number.

@@ -342,48 +342,61 @@ func TestGLUOfOddGates(t *testing.T) {
 
 func TestCrossEntropy(t *testing.T) {
 	forAll(t, func(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand) {
-		const rows, vocab, tile = 5, 103, 40
-		logits := newArray(tensor.F32, rows, vocab, 0, func() float32 { return float32(rng.NormFloat64()*10 + 300) })
-		grad := newArray(d, rows, vocab, 0, nan)
-		op := CrossEntropy{Stats: make([]float32, rows*StatLen), Targets: []int32{0, 102, -1, 40, 39}, Loss: make([]float32, rows),
-			Entropy: make([]float32, rows), Hit: make([]float32, rows),
-			Weights: []float32{0.25, -3, 1, 0, 2}}
-		tiles := func(f func()) {
-			for c := 0; c < vocab; c += tile {
-				n := min(tile, vocab-c)
-				op.ColFirst = c
-				op.Logits = Mat{logits.Mat.at(0, c), tensor.F32, rows, n, vocab}
-				op.DLogits = Mat{grad.Mat.at(0, c), d, rows, n, vocab}
-				f()
-			}
+		testCrossEntropy(t, k, d, rng, nil)
+		testCrossEntropy(t, k, d, rng, []float32{-0.5, 0.125, 1, 0, 0.25})
+	})
+}
+
+func testCrossEntropy(t *testing.T, k *Table, d tensor.DType, rng *rand.Rand, slopes []float32) {
+	const rows, vocab, tile = 5, 103, 40
+	logits := newArray(tensor.F32, rows, vocab, 0, func() float32 { return float32(rng.NormFloat64()*10 + 300) })
+	grad := newArray(d, rows, vocab, 0, nan)
+	op := CrossEntropy{Stats: make([]float32, rows*StatLen), Targets: []int32{0, 102, -1, 40, 39},
+		Loss: make([]float32, rows), Entropy: make([]float32, rows), Hit: make([]float32, rows),
+		Weights: []float32{0.25, -3, 1, 0, 2}, EntropySlopes: slopes}
+	tiles := func(f func()) {
+		for c := 0; c < vocab; c += tile {
+			n := min(tile, vocab-c)
+			op.ColFirst = c
+			op.Logits = Mat{logits.Mat.at(0, c), tensor.F32, rows, n, vocab}
+			op.DLogits = Mat{grad.Mat.at(0, c), d, rows, n, vocab}
+			f()
 		}
-		cut(rng, rows, func(lo, hi int) { k.LSEReset(&op, lo, hi) })
-		tiles(func() { cut(rng, rows, func(lo, hi int) { k.LSEUpdate(&op, lo, hi) }) })
-		cut(rng, rows, func(lo, hi int) { k.LSEFinish(&op, lo, hi) })
-		tiles(func() { cut(rng, rows, func(lo, hi int) { k.CrossEntropyGrad(&op, lo, hi) }) })
-		for r := range rows {
-			target := int(op.Targets[r])
-			var sum float64
-			for c := range vocab {
-				sum += math.Exp(logits.at(r, c) - 300)
-			}
+	}
+	cut(rng, rows, func(lo, hi int) { k.LSEReset(&op, lo, hi) })
+	tiles(func() { cut(rng, rows, func(lo, hi int) { k.LSEUpdate(&op, lo, hi) }) })
+	cut(rng, rows, func(lo, hi int) { k.LSEFinish(&op, lo, hi) })
+	tiles(func() { cut(rng, rows, func(lo, hi int) { k.CrossEntropyGrad(&op, lo, hi) }) })
+	for r := range rows {
+		target := int(op.Targets[r])
+		var sum, entropy float64
+		for c := range vocab {
+			sum += math.Exp(logits.at(r, c) - 300)
+		}
+		for c := range vocab {
+			x := logits.at(r, c) - 300 - math.Log(sum)
+			entropy -= math.Exp(x) * x
+		}
+		want := 0.0
+		if target >= 0 {
+			want = math.Log(sum) + 300 - logits.at(r, target)
+		}
+		near(t, "loss", tensor.F32, float64(op.Loss[r]), want, 10)
+		for c := range vocab {
 			want := 0.0
 			if target >= 0 {
-				want = math.Log(sum) + 300 - logits.at(r, target)
-			}
-			near(t, "loss", tensor.F32, float64(op.Loss[r]), want, 10)
-			for c := range vocab {
-				want := 0.0
-				if target >= 0 {
-					want = math.Exp(logits.at(r, c)-300) / sum * float64(op.Weights[r])
-					if c == target {
-						want -= float64(op.Weights[r])
-					}
+				p := math.Exp(logits.at(r, c)-300) / sum
+				want = p * float64(op.Weights[r])
+				if slopes != nil {
+					want -= float64(slopes[r]) * p * (math.Log(p) + entropy)
 				}
-				near(t, "gradient", d, grad.at(r, c), want, 1)
+				if c == target {
+					want -= float64(op.Weights[r])
+				}
 			}
+			near(t, "gradient", d, grad.at(r, c), want, 1)
 		}
-	})
+	}
 }
 
 func TestEmbeddingAndBias(t *testing.T) {

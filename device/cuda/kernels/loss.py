@@ -96,10 +96,11 @@ def token_loss(figures, stat, targets, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def ce_grad(dlogits, logits, stat, targets, weights, rows, cols, first, sd, sl, cap, CAPPED: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-            BLOCK_COLS: tl.constexpr):
-    """dlogits = (softmax - onehot)*weight of the tile, times the cap's derivative; zeros where the target is negative. Reads logits and
-    writes dlogits once."""
+def ce_grad(dlogits, logits, stat, targets, weights, slopes, rows, cols, first, sd, sl, cap, CAPPED: tl.constexpr, SLOPED: tl.constexpr,
+            BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr):
+    """dlogits = (softmax - onehot)*weight of the tile, times the cap's derivative; zeros where the target is negative. Where SLOPED,
+    slope times the gradient of the softmax's entropy, -softmax*(x - m - mean), is added before that derivative; mean is that of x - m
+    under the softmax. Else slopes are not read. Reads logits and writes dlogits once."""
     row = (tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None].to(tl.int64)
     col = (tl.program_id(1) * BLOCK_COLS + tl.arange(0, BLOCK_COLS))[None, :]
     known = row < rows
@@ -111,7 +112,12 @@ def ce_grad(dlogits, logits, stat, targets, weights, rows, cols, first, sd, sl, 
     x = tl.load(logits + row * sl + col, mask=inside, other=0.0)
     if CAPPED:
         x = _capped(x, cap)
-    p = tl.exp(x - most) * (weight / total)
+    if SLOPED:
+        mean = tl.load(stat + row * 4 + 3, mask=known, other=0.0) / total
+        slope = tl.load(slopes + row, mask=known, other=0.0) / total
+        p = tl.exp(x - most) * (weight / total - slope * (_below(x, most) - mean))
+    else:
+        p = tl.exp(x - most) * (weight / total)
     p = tl.where(target.to(tl.int64) - first == col, p - weight, p)
     if CAPPED:
         p *= 1.0 - (x / cap) * (x / cap)
@@ -127,8 +133,10 @@ for (variant, aligned), (word, capped) in itertools.product((("any", ""), ("a16"
     KERNELS.append(Kernel(f"lse_update{word}.{variant}", lse_update, update, ("rows",), dict(CAPPED=capped, BLOCK_COLS=2048),
                           aligned=aligned))
     KERNELS += [
-        Kernel(f"ce_grad.{a}{word}.{variant}", ce_grad,
-               f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 weights:*fp32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 cap:fp32",
-               ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"), dict(CAPPED=capped, BLOCK_ROWS=2, BLOCK_COLS=1024),
-               aligned=f"dlogits sd {aligned}".strip() if aligned else "") for a, t in BF16_OR_F32
+        Kernel(f"ce_grad.{a}{entropy}{word}.{variant}", ce_grad, f"dlogits:*{t} logits:*fp32 stat:*fp32 targets:*i32 weights:*fp32 "
+               "slopes:*fp32 rows:i32 cols:i32 first:i32 sd:i32 sl:i32 cap:fp32",
+               ("ceil(rows/BLOCK_ROWS)", "ceil(cols/BLOCK_COLS)"),
+               dict(CAPPED=capped, SLOPED=sloped, BLOCK_ROWS=2, BLOCK_COLS=1024),
+               aligned=f"dlogits sd {aligned}".strip() if aligned else "")
+        for (entropy, sloped), (a, t) in itertools.product((("", 0), (".entropy", 1)), BF16_OR_F32)
     ]

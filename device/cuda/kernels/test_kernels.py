@@ -379,9 +379,11 @@ class LossTest(Case):
                     targets[3::6] = logits.numpy().argmin(1)[3::6]
                 targets[::4] = logits.numpy().argmax(1)[::4]
                 targets[1::5] = -100
-                weights = self.normal(rows) * 2.0 ** -7
+                logits.mat[torch.from_numpy((np.arange(vocabulary) % 11 == 5) & (np.arange(vocabulary) != targets[:, None]))] = -INF
+                weights, slopes = self.normal(rows) * 2.0 ** -7, self.normal(rows) * 2.0 ** -8
+                slopes[2::7] = 0
                 stat, figures = empty("f32", rows, 4, 4), empty("f32", 3, rows, rows)
-                grad = empty(kind, rows, vocabulary, stride)
+                grad, sloped = empty(kind, rows, vocabulary, stride), empty(kind, rows, vocabulary, stride)
                 launch("lse_init", stat, rows)
                 self.same(numbers(stat), np.tile(np.array([-np.inf, 0, 0, 0], f32), (rows, 1)), stat)
                 spans = [(a, min(tile, vocabulary - a)) for a in range(0, vocabulary, tile)]
@@ -389,10 +391,12 @@ class LossTest(Case):
                     launch(f"lse_update{word}.{variant}", stat, logits.mat[:, first:first + n], ints(targets), rows, n, first,
                            logits.stride, cap)
                 launch("token_loss", figures, stat, ints(targets), rows)
-                for first, n in spans:
-                    launch(f"ce_grad.{kind}{word}.{variant}", grad.mat[:, first:first + n], logits.mat[:, first:first + n], stat,
-                           ints(targets), field("f32", weights[None], rows), rows, n, first, grad.stride, logits.stride, cap)
-                v = cap * np.tanh(logits.numpy() / cap) if cap else logits.numpy()
+                by = field("f32", weights[None], rows)
+                for entropy, to, more in (("", grad, by), (".entropy", sloped, field("f32", slopes[None], rows))):
+                    for first, n in spans:
+                        launch(f"ce_grad.{kind}{entropy}{word}.{variant}", to.mat[:, first:first + n], logits.mat[:, first:first + n],
+                               stat, ints(targets), by, more, rows, n, first, to.stride, logits.stride, cap)
+                v = cap * np.tanh(logits.numpy() / cap) if cap else np.maximum(logits.numpy(), -1e4)
                 p = np.exp(v - v.max(1, keepdims=True))
                 lse = v.max(1) + np.log(p.sum(1))
                 counts = targets >= 0
@@ -401,10 +405,16 @@ class LossTest(Case):
                 losses = lse - v[np.arange(rows), picked]
                 entropies = lse - (p * v).sum(1)
                 hits = v[np.arange(rows), picked] >= v.max(1)
+                dentropies = -p * (v - lse[:, None] + entropies[:, None])
                 p[np.arange(rows), picked] -= 1
-                p *= 1 - (v / cap) ** 2 if cap else 1
+                by_cap = 1 - (v / cap) ** 2 if cap else 1
+                want = p * weights[:, None] * by_cap
+                want_sloped = want + dentropies * slopes[:, None] * by_cap
                 self.near(numbers(figures), np.where(counts, np.stack((losses, entropies, hits)), 0), "f32", 200, figures)
-                self.near(numbers(grad), np.where(counts[:, None], p, 0) * weights[:, None], kind, 8 * 2.0 ** -7, grad, stat)
+                self.near(numbers(grad), np.where(counts[:, None], want, 0), kind, 8 * 2.0 ** -7, grad, stat)
+                self.near(numbers(sloped), np.where(counts[:, None], want_sloped, 0), kind, 8 * 2.0 ** -7, sloped, stat)
+                level = slopes == 0  # and then the bits are those without slopes
+                self.same(numbers(sloped)[level], numbers(grad)[level], sloped)
 
 
 class PicksTest(Case):
