@@ -7,7 +7,7 @@ const (
 )
 
 // Weigh has an objective weigh a step, and adds the metrics of all models that end in logits. They are over the
-// tokens of completions, without those of mismatched ones:
+// tokens of completions, without those of mismatched ones and of answers that are masked:
 //
 //   - entropy is the mean entropy of the model's distribution at them, in nats.
 //   - mean_token_accuracy is the share of those that no other token is likelier than, without rejected and undesirable
@@ -31,7 +31,7 @@ func Weigh(o Objective, s *Step) (Result, error) {
 
 // measure adds a sequence to both metrics, if it has what they are of.
 func (q *Sequence) measure(entropy, accuracy *Part) {
-	if q.Side == Mismatched || q.Entropies == nil || q.Hits == nil {
+	if q.Side == Mismatched || q.Entropies == nil || q.Hits == nil || q.Rollout != nil && q.Rollout.Masked {
 		return
 	}
 	for t := range q.Targets {

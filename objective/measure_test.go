@@ -6,12 +6,16 @@ import (
 )
 
 // TestMeasure has a step of two pairs, one of answers with a label, and one of documents alone. Prompts, targets that
-// do not exist and mismatched completions do not count, and rejected ones only in the entropy.
+// do not exist, mismatched completions and masked answers do not count, and rejected ones only in the entropy.
 func TestMeasure(t *testing.T) {
 	of := func(side Side, group int, entropy, hit float32) Sequence {
 		return Sequence{Side: side, Group: group, Targets: []int32{3, 4, 5, -1}, Weights: []float32{0, 1, 1, 1},
 			LogProbs: []float32{-1, -1, -1, 0}, Reference: []float32{-1, -1, -1, 0},
 			Entropies: []float32{100, entropy, entropy, 100}, Hits: []float32{1, hit, 0, 1}}
+	}
+	sampled := func(q Sequence, isMasked bool) Sequence {
+		q.Rollout = &Rollout{Masked: isMasked}
+		return q
 	}
 	for name, c := range map[string]struct {
 		settings          Settings
@@ -22,6 +26,8 @@ func TestMeasure(t *testing.T) {
 			of(Rejected, 1, 4, 1)}, 2.5, 0.25},
 		"labels": {Settings{Type: "kto"}, []Sequence{of(Desirable, 0, 1, 1), of(Mismatched, 0, 100, 0),
 			of(Undesirable, 1, 2, 1), of(Mismatched, 1, 100, 0)}, 1.5, 0.5},
+		"answers": {Settings{Type: "policy", Policy: Policy{Correction: "none"}},
+			[]Sequence{sampled(of(Alone, 0, 1, 1), false), sampled(of(Alone, 1, 9, 0), true)}, 1, 0.5},
 		"documents": {Settings{Type: "dft"}, []Sequence{of(Alone, 0, 1, 1), of(Alone, 1, 2, 0)}, 1.5, 0.25},
 	} {
 		o, err := New(c.settings)

@@ -180,7 +180,8 @@ func TestEvaluation(t *testing.T) {
 		step := drawStep(rt, o.Needs())
 		held := copyOf(step)
 		for i := range held.Sequences {
-			held.Sequences[i].Weights, held.Sequences[i].ValueSlopes = nil, nil
+			q := &held.Sequences[i]
+			q.Weights, q.ValueSlopes, q.EntropySlopes = nil, nil, nil
 		}
 		if n := Count(held.Sequences); n != held.Whole {
 			rt.Fatalf("%s: counts %+v without weights, %+v with", v.name, n, held.Whole)

@@ -20,6 +20,9 @@ import (
 //	tokens      the tokens of all answers of the step
 //	max_tokens  the answers of the step, times the most tokens that an answer can have
 //
+// The entropy bonus is entropy_coef times the mean entropy of the model's distributions at the tokens of all answers of
+// the step that are not masked, whatever the normalizer says. The loss is less by it.
+//
 // The names and formulas are those of TRL 1.16.0, which takes the tokens and the answers of a micro-batch in some.
 type ofPolicy struct {
 	settings Settings // resolved
@@ -58,7 +61,7 @@ func newPolicy(k *kind, s Settings) *ofPolicy {
 	isOwn := s.Old == OldOfModel && (*s.OffPolicyThreshold > 0 || s.Rejection != "") // which nothing is far from
 	o.needs.Sampler = o.of.readsSampler || s.Old == OldOfSampler || isOwn
 	o.needs.Old, o.needs.OldOfStart = s.Old == OldOfData || s.Old == OldOfStart, s.Old == OldOfStart
-	o.needs.Endings = s.MaskTruncated
+	o.needs.Endings, o.needs.Entropies = s.MaskTruncated, *s.EntropyCoef != 0
 	o.needs.Values, o.needs.OldValues = o.of.criticized, o.of.criticized && s.Old == OldOfData
 	o.corrects = correction{s.Correction, *s.CorrectionMin, *s.CorrectionMax}
 	o.rejects = rejection{s.Rejection, *s.RejectionMax}
@@ -98,7 +101,7 @@ func (o *ofPolicy) Weigh(step *Step) (Result, error) {
 	if o.of.criticized {
 		critic = o.estimates(step.Sequences)
 	}
-	var sum total
+	var sum, entropies total
 	var a answer
 	m := newPolicyMetrics()
 	for i := range step.Sequences {
@@ -109,6 +112,11 @@ func (o *ofPolicy) Weigh(step *Step) (Result, error) {
 		if len(a.at) > 0 {
 			o.weighAnswer(q, &a)
 			m.add(o, q, &a)
+		}
+		if o.needs.Entropies {
+			for _, t := range a.at {
+				entropies.add(float64(q.Entropies[t]))
+			}
 		}
 		finite := o.set(q, &a, &step.Whole)
 		for t := range a.loss {
@@ -126,6 +134,9 @@ func (o *ofPolicy) Weigh(step *Step) (Result, error) {
 	}
 	if divisor := o.divisor(&step.Whole, 1); divisor > 0 {
 		sum = sum.times(1, divisor)
+	}
+	if tokens := step.Whole.Targets - step.Whole.Masked; o.needs.Entropies && tokens > 0 {
+		sum = sum.plus(entropies.times(-*o.settings.EntropyCoef, float64(tokens)))
 	}
 	return result(sum, m.parts(o)...), nil
 }
@@ -159,6 +170,7 @@ func (o *ofPolicy) divisor(n *Counts, tokens int) float64 {
 func (o *ofPolicy) set(q *Sequence, a *answer, n *Counts) (finite bool) {
 	clear(q.Weights)
 	clear(q.ValueSlopes)
+	clear(q.EntropySlopes)
 	finite = true
 	if q.Weights == nil {
 		return finite
@@ -171,6 +183,10 @@ func (o *ofPolicy) set(q *Sequence, a *answer, n *Counts) (finite bool) {
 		if q.ValueSlopes != nil && a.critic != nil && a.critic.values != nil {
 			q.ValueSlopes[t] = float32(a.critic.slopes[i] * -factor)
 			finite = finite && isFinite(float64(q.ValueSlopes[t]))
+		}
+		finite = finite && (!o.needs.Entropies || isFinite(float64(q.Entropies[t])))
+		if q.EntropySlopes != nil {
+			q.EntropySlopes[t] = float32(-*o.settings.EntropyCoef * float64(n.Targets) / float64(n.Targets-n.Masked))
 		}
 	}
 	return finite
@@ -329,7 +345,25 @@ func (o *ofPolicy) check(q *Sequence) error {
 	if err := o.checkCritic(q); err != nil {
 		return err
 	}
+	if err := o.checkEntropies(q); err != nil {
+		return err
+	}
 	return q.check(o.needs.Reference)
+}
+
+// checkEntropies refuses a sequence that lacks entropies that the loss reads.
+func (o *ofPolicy) checkEntropies(q *Sequence) error {
+	n := len(q.Targets)
+	switch {
+	case !o.needs.Entropies:
+	case len(q.Entropies) != n:
+		return fmt.Errorf("%s has %d entropies and %d positions: entropy_coef needs that of each", q.name(), len(q.Entropies),
+			n)
+	case q.EntropySlopes != nil && len(q.EntropySlopes) != n:
+		return fmt.Errorf("%s has %d slopes of entropies and %d positions: it needs one for each, or none at all", q.name(),
+			len(q.EntropySlopes), n)
+	}
+	return nil
 }
 
 // farNats bounds the differences of log-probabilities, which models do not have, and steepNats those of which ratios

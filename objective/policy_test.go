@@ -18,18 +18,20 @@ type goldenPolicy struct {
 	Group, Lengths, Cut            []int
 	Rewards, Sampler               [][]*float64
 	Mask, LogProbs, Old, Reference [][]float64
+	Entropies                      [][]float64
 	Advantages                     []struct {
 		Advantage string
 		Weights   []float64
 		Want      []float64
 	}
 	Cases []struct {
-		Name       string
-		Settings   Settings
-		Advantages []float64
-		Loss       float64
-		Gradient   [][]float64
-		Metrics    map[string]float64
+		Name          string
+		Settings      Settings
+		Advantages    []float64
+		Loss          float64
+		Gradient      [][]float64
+		EntropySlopes [][]float64 // of cases with a bonus for entropy
+		Metrics       map[string]float64
 	}
 }
 
@@ -78,6 +80,19 @@ func (g *goldenPolicy) step(advantages []float64) *Step {
 	return s
 }
 
+// addEntropies gives the answers of a step their entropies, and others where no token is.
+func (g *goldenPolicy) addEntropies(s *Step) {
+	for i := range s.Sequences {
+		q := &s.Sequences[i]
+		q.Entropies = append(q.Entropies, 8)
+		for t := range g.Lengths[i] {
+			q.Entropies = append(q.Entropies, float32(g.Entropies[i][t]))
+		}
+		q.Entropies = append(q.Entropies, 9)
+		q.EntropySlopes = slices.Repeat([]float32{77}, len(q.Targets))
+	}
+}
+
 // TestGoldenPolicies holds losses, gradients and metrics against those of TRL.
 func TestGoldenPolicies(t *testing.T) {
 	g := readGoldenPolicy(t)
@@ -89,6 +104,9 @@ func TestGoldenPolicies(t *testing.T) {
 			step := g.step(c.Advantages)
 			for _, i := range g.Cut {
 				step.Sequences[i].Rollout.Masked = c.Settings.MaskTruncated
+			}
+			if c.EntropySlopes != nil {
+				g.addEntropies(step)
 			}
 			step.Whole = Count(step.Sequences)
 			r := weigh(t, open(t, c.Settings), step)
@@ -106,6 +124,18 @@ func TestGoldenPolicies(t *testing.T) {
 					k := -float64(q.Weights[1+j]) / float64(step.Whole.Targets)
 					if want := c.Gradient[i][j]; !(math.Abs(k-want) <= 1e-7*scale) {
 						t.Errorf("answer %d, token %d: derivative %v, TRL's %v", i, j, k, want)
+					}
+				}
+				if c.EntropySlopes == nil {
+					continue
+				}
+				for j, k := range q.EntropySlopes {
+					want := 0.0 // of the positions around the answer
+					if j > 0 && j <= g.Lengths[i] {
+						want = c.EntropySlopes[i][j-1]
+					}
+					if k := float64(k) / float64(step.Whole.Targets); !near(k, want, 1e-7) {
+						t.Errorf("answer %d, position %d: derivative by its entropy %v, TRL's %v", i, j, k, want)
 					}
 				}
 			}
@@ -432,6 +462,92 @@ func TestPolicyLeavesOut(t *testing.T) {
 	}
 }
 
+// TestEntropyBonus: the loss loses entropy_coef times the mean entropy at tokens of answers that are not masked, and
+// moves with the entropy of each of these alone, whatever the loss is and in whatever parts a step comes.
+func TestEntropyBonus(t *testing.T) {
+	step := func(trains bool) *Step {
+		s := &Step{}
+		for i, entropies := range [][]float32{{64, 1, 2}, {128, 256, 512}, {32, 3, 16}} { // the second is masked
+			q := sequence(i, Alone, []float32{0, -1, -2}, []float32{0, -1.5, -1})
+			q.Rollout = &Rollout{Advantage: float64(1 - i), Masked: i == 1, Old: []float32{0, -1, -1.75},
+				Sampler: []float32{0, -1.25, -2}}
+			q.Targets[0] = -1 // of the prompt
+			if i == 2 {
+				q.Targets[2] = -1 // which a tool wrote
+			}
+			if q.Entropies = entropies; trains {
+				q.EntropySlopes = []float32{77, 77, 77}
+			} else {
+				q.Weights = nil
+			}
+			s.Sequences = append(s.Sequences, q)
+		}
+		s.Whole = Count(s.Sequences)
+		return s
+	}
+	const mean = (1 + 2 + 3) / 3.0
+	for _, loss := range Losses(policy) {
+		if policyLossNamed(loss).criticized {
+			continue
+		}
+		for _, coef := range []float64{0.25, -0.5} {
+			s := Settings{Type: policy, Losses: []string{loss}, Policy: Policy{MaskTruncated: true}}
+			if policyLossNamed(loss).normalizer == byMaxTokens {
+				s.Normalizer, s.MaxTokens = byMaxTokens, 9
+			}
+			plain := step(true)
+			want := weigh(t, open(t, s), plain).Loss - coef*mean
+			s.EntropyCoef = &coef
+			o := open(t, s)
+			if !o.Needs().Entropies {
+				t.Fatalf("%s: needs no entropies", loss)
+			}
+			with := step(true)
+			if got := weigh(t, o, with).Loss; !near(got, want, 1e-14) {
+				t.Errorf("%s, %v: loss %v, want %v", loss, coef, got, want)
+			}
+			slope := float32(-coef * 5 / 3) // of 5 targets, of which 2 are masked
+			for i, want := range [][]float32{{0, slope, slope}, {0, 0, 0}, {0, slope, 0}} {
+				q := &with.Sequences[i]
+				if !slices.Equal(q.EntropySlopes, want) {
+					t.Errorf("%s, %v: answer %d has the slopes %v, want %v", loss, coef, i, q.EntropySlopes, want)
+				}
+				if !slices.Equal(q.Weights, plain.Sequences[i].Weights) {
+					t.Errorf("%s, %v: answer %d has the weights %v, and %v without entropies", loss, coef, i, q.Weights,
+						plain.Sequences[i].Weights)
+				}
+			}
+			if got := weigh(t, o, step(false)).Loss; !near(got, want, 1e-14) {
+				t.Errorf("%s, %v: where nothing is trained the loss is %v, want %v", loss, coef, got, want)
+			}
+			var merged Result
+			for i := range with.Sequences {
+				Merge(&merged, weigh(t, o, &Step{Sequences: step(true).Sequences[i : i+1], Whole: with.Whole}))
+			}
+			if !near(merged.Loss, want, 1e-14) {
+				t.Errorf("%s, %v: loss %v of parts, want %v", loss, coef, merged.Loss, want)
+			}
+			only := &Step{Sequences: step(true).Sequences[1:2]}
+			only.Whole = Count(only.Sequences)
+			r, slopes := weigh(t, o, only), only.Sequences[0].EntropySlopes
+			if r.Loss != 0 || !slices.Equal(slopes, []float32{0, 0, 0}) {
+				t.Errorf("%s, %v: an answer that is masked has the loss %v and the slopes %v", loss, coef, r.Loss, slopes)
+			}
+		}
+	}
+	for name, coef := range map[string]*float64{"0": new(0.0), "none": nil} {
+		o := open(t, Settings{Type: policy, Policy: Policy{EntropyCoef: coef}})
+		if o.Needs().Entropies {
+			t.Errorf("entropy_coef %s needs entropies", name)
+		}
+		s := step(true)
+		for i := range s.Sequences {
+			s.Sequences[i].Entropies, s.Sequences[i].EntropySlopes = nil, nil
+		}
+		weigh(t, o, s)
+	}
+}
+
 // TestPolicyRefuses: answers that lack what the loss reads are refused in a line.
 func TestPolicyRefuses(t *testing.T) {
 	with := func(change func(*Sequence)) *Step {
@@ -443,6 +559,7 @@ func TestPolicyRefuses(t *testing.T) {
 		return s
 	}
 	data := Settings{Type: policy, Policy: Policy{Old: OldOfData}}
+	bonus := Settings{Type: policy, Policy: Policy{Old: OldOfData, EntropyCoef: new(0.01)}}
 	for _, x := range []struct {
 		s      Settings
 		change func(*Sequence)
@@ -460,6 +577,12 @@ func TestPolicyRefuses(t *testing.T) {
 			"which the loss dppo compares with"},
 		{Settings{Type: policy, Policy: Policy{KL: new(0.1)}}, func(q *Sequence) { q.Reference = nil },
 			"has 0 log-probabilities of the reference"},
+		{bonus, func(*Sequence) {}, "the document 3 has 0 entropies and 2 positions: entropy_coef needs that of each"},
+		{bonus, func(q *Sequence) { q.Entropies = make([]float32, 1) }, "the document 3 has 1 entropies and 2 positions"},
+		{bonus, func(q *Sequence) { q.Entropies, q.EntropySlopes = make([]float32, 2), make([]float32, 3) },
+			"the document 3 has 3 slopes of entropies and 2 positions"},
+		{bonus, func(q *Sequence) { q.Entropies = []float32{1, float32(math.Inf(1))} },
+			"has a weight that is infinite or NaN"},
 		{data, func(q *Sequence) { q.LogProbs[0] = float32(math.Inf(-1)) }, "has a weight that is infinite or NaN"},
 		{data, func(q *Sequence) { q.Rollout.Advantage = 1e300 }, "has a weight that is infinite or NaN"},
 	} {

@@ -51,6 +51,9 @@ type Policy struct {
 	// coefficient of its loss, and ClipValue how far a value may move before it no longer learns; 0: any distance.
 	Critic                    string
 	Lambda, VFCoef, ClipValue *float64
+	// EntropyCoef is the coefficient of the mean entropy at the tokens of answers, which is taken from the loss; 0: none
+	// is.
+	EntropyCoef *float64
 }
 
 // sharedCritic is a value head on the policy's last rows.

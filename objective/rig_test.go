@@ -90,6 +90,9 @@ func drawPolicy(rt *rapid.T) Settings {
 		}
 		s.Correction = rapid.SampledFrom(modes).Draw(rt, "correction")
 	}
+	if rapid.Bool().Draw(rt, "has a bonus") {
+		s.EntropyCoef = new(float64(rapid.IntRange(-4, 4).Draw(rt, "entropy_coef")) / 16)
+	}
 	return s
 }
 
@@ -154,6 +157,10 @@ func drawSequence(rt *rapid.T, group int, side Side, n Needs) Sequence {
 				of.Values = append(of.Values, value+float32(rapid.IntRange(-512, 512).Draw(rt, "old value"))/1024)
 				of.Reward = of.Advantage
 			}
+			if n.Entropies {
+				x := float32(rapid.IntRange(0, 4096).Draw(rt, "entropy")) / 1024
+				q.Entropies, q.EntropySlopes = append(q.Entropies, x), append(q.EntropySlopes, 77)
+			}
 		}
 		if n.Reference {
 			q.Reference = append(q.Reference, ref)
@@ -180,6 +187,7 @@ func copyOf(s *Step) *Step {
 		q.LogProbs, q.Weights, q.Targets = slices.Clone(q.LogProbs), slices.Clone(q.Weights), slices.Clone(q.Targets)
 		q.Reference = slices.Clone(q.Reference)
 		q.Values, q.ValueSlopes = slices.Clone(q.Values), slices.Clone(q.ValueSlopes)
+		q.Entropies, q.EntropySlopes = slices.Clone(q.Entropies), slices.Clone(q.EntropySlopes)
 		if q.Rollout != nil {
 			of := *q.Rollout
 			q.Rollout = &of

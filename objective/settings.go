@@ -97,7 +97,7 @@ func kinds() []kind {
 		{name: policy, defaults: Settings{Losses: []string{"dapo"}, Gamma: new(1.0), Policy: Policy{KL: new(0.0),
 			KLTau: new(1e-3), Delta: new(0.0), CorrectionMin: new(0.0), CorrectionMax: new(0.0),
 			OffPolicyThreshold: new(0.0), RejectionMax: new(0.0), Lambda: new(0.95), VFCoef: new(0.1),
-			ClipValue: new(0.2)}}, needs: Needs{Rollouts: true},
+			ClipValue: new(0.2), EntropyCoef: new(0.0)}}, needs: Needs{Rollouts: true},
 			open: func(k *kind, s Settings) Objective { return newPolicy(k, s) }},
 	}
 }
@@ -135,6 +135,8 @@ var numbers = []number{
 	{"vf_coef", func(s *Settings) **float64 { return &s.VFCoef }, notNegative, "be finite and not negative"},
 	{"clip_value", func(s *Settings) **float64 { return &s.ClipValue }, notNegative,
 		"be finite and not negative; 0 is no bound"},
+	{"entropy_coef", func(s *Settings) **float64 { return &s.EntropyCoef },
+		func(x float64) bool { return math.Abs(x) <= 1000 }, "be between -1000 and 1000"},
 }
 
 func notNegative(x float64) bool { return x >= 0 && !math.IsInf(x, 1) }
@@ -268,7 +270,7 @@ var settingNames = []string{"loss", "weights", "beta", "label_smoothing", "nll",
 	"ld_alpha", "center", "nll_prompt", "top_k", "share", "temperature", "clip", "delta", "kl", "kl_plain", "kl_tau",
 	"taus", "advantage", "reward_weights", "old", "correction", "correction_max", "correction_min", "normalizer",
 	"max_tokens", "mask_truncated", "off_policy_threshold", "rejection", "rejection_max", "critic", "lambda", "vf_coef",
-	"clip_value"}
+	"clip_value", "entropy_coef"}
 
 // reads says whether a type reads a setting.
 func (k *kind) reads(name string) bool {

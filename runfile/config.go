@@ -501,8 +501,9 @@ func (c *Config) Budgets() Memory {
 
 // Outputs returns the results that the run wants of its plan.
 func (c *Config) Outputs() plan.Outputs {
-	return plan.Outputs{NoClip: c.MaxGradNorm == 0, Objective: !c.Objective.IsNextToken(),
-		LogProbs: !c.Objective.IsNextToken() && c.evaluates(), TopK: c.Objective.topK()}
+	needs := c.Objective.needs()
+	return plan.Outputs{NoClip: c.MaxGradNorm == 0, Objective: !c.Objective.IsNextToken(), Entropies: needs.Entropies,
+		LogProbs: !c.Objective.IsNextToken() && c.evaluates(), TopK: needs.TopK}
 }
 
 // Absolute is a path from the root of the file system.

@@ -263,6 +263,9 @@ type Objective struct {
 	VFCoef optim.Setting `yaml:"vf_coef,omitempty" unset:"'0.1'"`
 	// How far a value may be from that before the first update before `ppo` no longer learns from it; 0: any distance.
 	ClipValue optim.Setting `yaml:"clip_value,omitempty" unset:"'0.2'"`
+	// An entropy bonus: this times the mean entropy at the tokens of answers is taken from the loss of `policy`, so that
+	// answers stay different. TRL's `entropy_coef`; 0: none. See [the entropy bonus](rl.md#the-entropy-bonus).
+	EntropyCoef optim.Setting `yaml:"entropy_coef,omitempty" unset:"'0'"`
 	// Groups of answers of a step at most, of `policy`. A step has as many as fit into `batch_tokens`; 0: no other bound.
 	GroupsPerStep int `yaml:"groups_per_step,omitempty"`
 }

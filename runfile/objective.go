@@ -72,7 +72,8 @@ func (o *Objective) settings() objective.Settings {
 			Correction: o.Correction, CorrectionMin: number(o.CorrectionMin), CorrectionMax: number(o.CorrectionMax),
 			Normalizer: o.Normalizer, MaxTokens: o.MaxTokens, MaskTruncated: o.MaskTruncated,
 			OffPolicyThreshold: number(o.OffPolicyThreshold), Rejection: o.Rejection, RejectionMax: number(o.RejectionMax),
-			Critic: o.Critic, Lambda: number(o.Lambda), VFCoef: number(o.VFCoef), ClipValue: number(o.ClipValue)}}
+			Critic: o.Critic, Lambda: number(o.Lambda), VFCoef: number(o.VFCoef), ClipValue: number(o.ClipValue),
+			EntropyCoef: number(o.EntropyCoef)}}
 }
 
 // Open returns the objective; nil for the next token.
@@ -138,17 +139,15 @@ func (o *Objective) Values() bool {
 
 // Mismatched reports whether a step also has answers after the prompts of others.
 func (o *Objective) Mismatched() bool {
-	of, err := o.Open()
-	return err == nil && of != nil && of.Needs().Mismatched
+	return o.needs().Mismatched
 }
 
-// topK is the number of a teacher's tokens that the objective compares at each place.
-func (o *Objective) topK() int {
-	of, err := o.Open()
-	if err != nil || of == nil {
-		return 0
+// needs says what the objective has to be given, if its settings are right.
+func (o *Objective) needs() (n objective.Needs) {
+	if of, err := o.Open(); err == nil && of != nil {
+		return of.Needs()
 	}
-	return of.Needs().TopK
+	return n
 }
 
 // decide fills in what follows from the type. A type or a setting that is wrong stays as it is, for Check.
@@ -177,8 +176,9 @@ func (o *Objective) decide() {
 	o.CorrectionMin, o.CorrectionMax = given(s.CorrectionMin), given(s.CorrectionMax)
 	o.Normalizer, o.MaxTokens, o.MaskTruncated = s.Normalizer, s.MaxTokens, s.MaskTruncated
 	o.Rejection = s.Rejection
-	// Bounds that nothing reads stay away, so that checkpoints from before there were any have the same objective.
+	// Numbers that change nothing stay away, so that checkpoints from before there were any have the same objective.
 	o.OffPolicyThreshold, o.RejectionMax = nonZero(s.OffPolicyThreshold), nonZero(s.RejectionMax)
+	o.EntropyCoef = nonZero(s.EntropyCoef)
 	o.Critic, o.Lambda, o.VFCoef, o.ClipValue = s.Critic, given(s.Lambda), given(s.VFCoef), given(s.ClipValue)
 	if o.Reference == "" && of.Needs().Reference {
 		o.Reference = ReferenceStart

@@ -19,18 +19,19 @@ import (
 	"github.com/millrace/millrace/train/verbs"
 )
 
-// goldenPPO is testdata/critic.json: ten steps of PPO by PyTorch; critic.py next to it says how.
+// goldenPPO is testdata/critic.json: ten steps of PPO, and of GRPO, by PyTorch; critic.py next to it says how.
 type goldenPPO struct {
 	Versions map[string]string
 	Answers  []struct {
 		Prompt, Answer []int32
 		Reward         float64
 	}
+	Cut  []int // answers that were cut off
 	Runs []goldenRun
 }
 
-// TestPPOLikePyTorch compares steps of the whole model with PyTorch, whose autograd takes losses of logits and of
-// values down through shared blocks: the loss within 1e-6, the gradient's norm within 1e-5.
+// TestPPOLikePyTorch compares steps of the whole model with PyTorch, whose autograd takes losses of logits, of their
+// entropies and of values down through shared blocks: the loss within 1e-6, the gradient's norm within 1e-5.
 func TestPPOLikePyTorch(t *testing.T) {
 	var g goldenPPO
 	readTestdata(t, "critic.json", &g)
@@ -48,8 +49,12 @@ func TestPPOLikePyTorch(t *testing.T) {
 				e := data.Example{InputIDs: slices.Concat(a.Prompt, a.Answer)}
 				e.Labels = slices.Concat(slices.Repeat([]int32{data.Ignore}, len(a.Prompt)), a.Answer)
 				examples = append(examples, e)
+				ends := objective.Stopped
+				if slices.Contains(g.Cut, i) {
+					ends = objective.CutOff
+				}
 				scored = append(scored, objective.Scored{Group: i / 2, Advantage: math.NaN(), Reward: a.Reward,
-					Tokens: len(a.Answer)})
+					Tokens: len(a.Answer), Ends: ends})
 			}
 			b, err := r.Batch(examples...)
 			if err != nil {

@@ -319,7 +319,7 @@ func (r *Run) seek() error {
 func (r *Run) makePlan(ctx context.Context, steps int, also plan.Outputs, samples session.SampleMemory,
 	begun bool) (err error) {
 	if also.Objective = r.aim.objective != nil; also.Objective {
-		also.TopK = r.aim.objective.Needs().TopK
+		also.TopK, also.Entropies = r.aim.objective.Needs().TopK, r.aim.objective.Needs().Entropies
 	}
 	also.LogProbs = also.LogProbs || also.Objective && (r.evaluates() || r.aim.objective.Needs().OldOfStart) ||
 		r.rounds != nil && !r.config.RL.Sampler.IsOwn() // to compare the server's

@@ -97,6 +97,27 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// An entropy bonus alone, with advantages of 0, has entropies rise, and fall where it is below 0. The loss of a step is
+// then the bonus.
+func TestEntropyBonus(t *testing.T) {
+	for _, coef := range []float64{2, -2} {
+		c := rolloutConfig(t)
+		c.Objective = runfile.Objective{Type: "policy", Correction: "none", EntropyCoef: optim.Given(coef)}
+		c.Datasets[0].Path = rollouts(t, func(int, int, int) string { return `, "advantage": 0` })
+		c.LearningRate = 1e-3
+		all := trainedOn(t, c)
+		entropy := func(i int) float64 { return all[i].Objective["entropy"] }
+		if last := len(all) - 1; (entropy(last)-entropy(0))*coef < 1e-3 {
+			t.Errorf("coefficient %v: entropies go from %v to %v", coef, entropy(0), entropy(last))
+		}
+		for i, m := range all {
+			if want := -coef * entropy(i); math.Abs(m.Loss-want) > 1e-6*math.Abs(want) {
+				t.Errorf("coefficient %v, step %d: loss %v, want %v", coef, i+1, m.Loss, want)
+			}
+		}
+	}
+}
+
 // The gradient of a step at which the model has sampled is that of its advantages: with weights of the same numbers a
 // run of type weighted has the same first norm.
 func TestPolicyIsWeights(t *testing.T) {

@@ -3,10 +3,11 @@
     python3 -m pip install torch==2.15.0 transformers==5.24.0 trl==1.16.0 accelerate==1.15.0 datasets==5.2.0
     python3 objective/testdata/policy.py
 
-No model is needed: `_compute_loss` of GRPOTrainer and of RLOOTrainer is a function of log-probabilities, which a stub
-gives it, in float64. Each case has the settings of Millrace that ask for the same, the loss, its derivative by each
-log-probability, and the metrics that TRL logs. TRL computes advantages and the sampler's correction inside of a method
-that samples, so these two follow its lines here, with its own `nanstd`. null is a number that is not known.
+No model is needed: `_compute_loss` of GRPOTrainer and of RLOOTrainer is a function of log-probabilities and entropies,
+which a stub gives it, in float64. Each case has the settings of Millrace that ask for the same, the loss, its
+derivative by each log-probability, the metrics that TRL logs, and where there is a bonus for entropy the loss's
+derivative by each of them. TRL computes advantages and the sampler's correction inside of a method that samples, so
+these two follow its lines here, with its own `nanstd`. null is a number that is not known.
 """
 
 import json
@@ -45,6 +46,7 @@ LP = random("model", -3.5, -0.25)
 OLD = torch.clamp(LP + random("old", -0.5, 0.5), max=-0.03125)
 SAMPLER = torch.clamp(OLD + random("sampler", -0.75, 0.5), max=-0.03125)
 REF = torch.clamp(LP + random("reference", -0.75, 0.75), max=-0.03125)
+ENT = random("entropy", 0.0, 3.0)
 for i, t in UNKNOWN:
     SAMPLER[i, t] = NAN
 ATTENDED = torch.tensor([[float(t < n) for t in range(WIDTH)] for n in LENGTHS], dtype=torch.float64)
@@ -100,7 +102,7 @@ def correction(mode, least, most, old):
 
 
 class Accelerator:
-    num_processes = 1
+    num_processes, sync_gradients = 1, True
 
     def gather(self, x):
         return x.reshape(-1)
@@ -110,14 +112,17 @@ class Accelerator:
 
 
 def compute(trainer, lp, old, a, loss_type="dapo", level="token", low=0.2, high=0.2, beta=0.0, delta=None, corrected=True,
-            mode=None, least=None, most=None, longest=None, attended=ATTENDED, tokens=None, off_policy=None):
+            mode=None, least=None, most=None, longest=None, attended=ATTENDED, tokens=None, off_policy=None,
+            entropies=None, entropy_coef=0.0):
+    entropies = torch.zeros_like(lp) if entropies is None else entropies
     stub = SimpleNamespace(
-        _get_per_token_logps_and_entropies=lambda *args, **kw: (lp, torch.zeros_like(lp), None), aux_loss_enabled=False,
+        _get_per_token_logps_and_entropies=lambda *args, **kw: (lp, entropies, None), aux_loss_enabled=False,
         top_entropy_quantile=1.0, off_policy_mask_threshold=off_policy, importance_sampling_level=level, beta=beta,
         epsilon_low=low, epsilon_high=high, loss_type=loss_type, use_vllm=mode is not None,
         vllm_importance_sampling_correction=mode is not None, model=SimpleNamespace(training=True),
         current_gradient_accumulation_steps=1, max_completion_length=longest, accelerator=Accelerator(),
-        _entropy_bonus_enabled=False, get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        entropy_coef=entropy_coef, use_adaptive_entropy=False, _entropy_bonus_enabled=entropy_coef != 0.0,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
         get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         _metrics={"train": defaultdict(list)},
         args=SimpleNamespace(delta=delta, use_bias_correction_kl=corrected, sapo_temperature_pos=1.0,
@@ -171,20 +176,25 @@ def dppo(lp, a, tau=1e-3, threshold=0.2, teacher=None):
 
 def case(name, settings, function, a, names=()):
     lp = LP.clone().requires_grad_()
-    made = function(lp, a)
+    bonus = {"entropies": ENT.clone().requires_grad_()} if "EntropyCoef" in settings else {}
+    made = function(lp, a, **bonus)
     loss, metrics = made if isinstance(made, tuple) else (made, {})
     loss.backward()
     gradient = lp.grad * MASK
-    return {"Name": name, "Settings": {"Type": "policy"} | settings, "Advantages": a.tolist(), "Loss": loss.item(),
-            "Gradient": gradient.tolist(),
-            "Metrics": {k: v[0] for k, v in metrics.items() if k.startswith(tuple(names)) and not math.isnan(v[0])}}
+    c = {"Name": name, "Settings": {"Type": "policy"} | settings, "Advantages": a.tolist(), "Loss": loss.item(),
+         "Gradient": gradient.tolist(),
+         "Metrics": {k: v[0] for k, v in metrics.items() if k.startswith(tuple(names)) and not math.isnan(v[0])}}
+    if bonus:
+        c["EntropySlopes"] = (bonus["entropies"].grad * MASK).tolist()
+    return c
 
 
 WATCHED = ("clip_ratio", "kl", "cispo", "vespo")
 
 
 def grpo(**more):
-    return lambda lp, a: compute(GRPOTrainer, lp, more.get("old", OLD), a, **{k: v for k, v in more.items() if k != "old"})
+    given = {k: v for k, v in more.items() if k != "old"}
+    return lambda lp, a, **bonus: compute(GRPOTrainer, lp, more.get("old", OLD), a, **given, **bonus)
 
 
 def losses():
@@ -222,6 +232,13 @@ def losses():
     yield "dapo, mask_truncated", each | truncate | cut, grpo(high=0.28, attended=kept(), **trl_truncate), group
     yield ("grpo, mask_truncated, kl", each | none | cut | dict(Losses=["grpo"], KL=0.05),
            grpo(loss_type="grpo", beta=0.05, attended=kept()), group)
+    yield ("dapo, entropy", each | truncate | dict(EntropyCoef=0.01),
+           grpo(low=0.2, high=0.28, entropy_coef=0.01, **trl_truncate), group)
+    yield ("grpo, mask_truncated, kl, entropy", each | none | cut | dict(Losses=["grpo"], KL=0.05, EntropyCoef=0.003),
+           grpo(loss_type="grpo", beta=0.05, attended=kept(), entropy_coef=0.003), group)
+    yield ("dr_grpo, less entropy", each | none | dict(Losses=["dr_grpo"], Normalizer="max_tokens", MaxTokens=9,
+                                                       EntropyCoef=-0.02),
+           grpo(loss_type="dr_grpo", longest=9, entropy_coef=-0.02), advantages("none"))
     yield ("dapo, off_policy, kl", each | none | dict(KL=0.05, OffPolicyThreshold=0.0625),
            grpo(high=0.28, beta=0.05, off_policy=0.0625), group)
     for mode, most in (("token_k1", 1.4), ("token_k2", 0.04), ("seq_mean_k1", 1.15), ("seq_mean_k3", 0.0625),
@@ -255,7 +272,7 @@ def main():
             for how in ("group", "batch", "none", "rloo", "reinforce++", "gdpo") for w in ((1.0, 1.0), (0.5, 2.0))]
     made = {"Versions": {"torch": torch.__version__, "trl": trl.__version__}, "Group": [i // EACH for i in range(ANSWERS)],
             "Rewards": known(REWARDS), "Mask": MASK.tolist(), "Cut": CUT, "Lengths": LENGTHS, "LogProbs": LP.tolist(), "Old": OLD.tolist(),
-            "Sampler": known(SAMPLER.tolist()), "Reference": REF.tolist()}
+            "Sampler": known(SAMPLER.tolist()), "Reference": REF.tolist(), "Entropies": ENT.tolist()}
     lines = [f'"{k}": {json.dumps(v)}' for k, v in made.items()]
     for k, v in (("Advantages", ways), ("Cases", cases)):
         lines.append(f'"{k}": [\n  ' + ",\n  ".join(json.dumps(x) for x in v) + "\n ]")

@@ -37,6 +37,7 @@ func (c *conversion) policyOfTRL() {
 		c.decide(given(key), "top_entropy_quantile is %s, which changes the result: here all tokens count, and not those of "+
 			"high entropy alone", numeral(x))
 	}
+	c.entropyOfTRL()
 	c.samplerOfTRL(loss, isRLOO)
 	updates, from := c.roundOfTRL(isRLOO)
 	if strings.Contains(strings.Join(c.goal.parts, " "), "max_tokens") || loss == "dr_grpo" {
@@ -49,6 +50,22 @@ func (c *conversion) policyOfTRL() {
 	c.setLoop(updates, from...)
 	c.heldByNone("eval_strategy", "evaluation_strategy", "eval_steps", "dataset_test_split", "test_split_size",
 		"num_generations_eval", "eval_on_start")
+}
+
+// entropyOfTRL adds the entropy bonus, with a coefficient that stays as it is.
+func (c *conversion) entropyOfTRL() {
+	x, key := c.numberAt(0, "entropy_coef")
+	if x != 0 {
+		c.goal.number("entropy_coef", x, key)
+	}
+	moves := c.present("entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target")
+	c.take(moves...)
+	if adaptive, v := c.take("use_adaptive_entropy"); isOn(v) {
+		c.decide(append(given(adaptive), moves...), "use_adaptive_entropy is on, which moves entropy_coef towards an "+
+			"entropy; here it stays at %s", numeral(x))
+	} else {
+		c.dismiss("the coefficient of entropies stays as it is", append(moves, given(adaptive)...)...)
+	}
 }
 
 // lossOfTRL adds the loss, with its clip.

@@ -228,11 +228,16 @@ func (c *conversion) divergenceOfVerl() {
 	}
 }
 
-// entropyOfVerl says that there is no bonus for entropy.
+// entropyOfVerl adds the entropy bonus, which verl divides as it does the loss.
 func (c *conversion) entropyOfVerl() {
-	if x, key := c.numberAt(0, verlActor+"entropy_coeff", verlActor+"entropy_coef"); x != 0 {
-		c.decide([]string{key}, "%s is %s, which changes the result: Millrace has no entropy bonus; a wider upper clip "+
-			"keeps answers different", key, numeral(x))
+	x, key := c.numberAt(0, verlActor+"entropy_coeff", verlActor+"entropy_coef")
+	if x == 0 {
+		return
+	}
+	c.goal.number("entropy_coef", x, key)
+	if of, v := c.take(verlActor + "loss_agg_mode"); of != "" && textOf(v) != "token-mean" {
+		c.decide([]string{of, key}, "objective.entropy_coef: %s is %s, by which verl also divides entropies; here the "+
+			"bonus is of their mean over all tokens", of, shown(v))
 	}
 }
 

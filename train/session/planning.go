@@ -264,7 +264,7 @@ func (e *Env) MakePlan(ctx context.Context, c *runfile.Config, m *model.Model, w
 			out := c.Outputs()
 			out.LogitRows, out.LogProbs = min(also.LogitRows, n.Positions()), also.LogProbs || out.LogProbs
 			out.Gradients, out.Objective = also.Gradients, also.Objective || out.Objective
-			out.TopK = max(also.TopK, out.TopK)
+			out.TopK, out.Entropies = max(also.TopK, out.TopK), also.Entropies || out.Entropies
 			return out
 		}}
 	p, err := e.fitDealt(ctx, &f, mem)
