@@ -109,7 +109,7 @@ def run(s, answers):
         if "EntropyCoef" in s:
             entropy = torch.cat([h for i, h in enumerate(spread) if i not in cut]).mean()
             loss = loss - s["EntropyCoef"] * entropy
-            metrics |= {} if cut else {"entropy": entropy.item()}  # the metric is of all answers
+            metrics["entropy"] = entropy.item()
         if "KL" in s:
             metrics["kl"] = (torch.cat(lps).detach().double() - torch.cat(refs).double()).mean().item()
         loss.backward()
