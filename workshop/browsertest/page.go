@@ -242,8 +242,8 @@ func (p *Page) mouse(kind string, x, y float64, buttons int) {
 	p.ask("Input.dispatchMouseEvent", event, nil)
 }
 
-// Click clicks the element that an expression gives, in its middle. Where the page moved between the look and the click,
-// so that another element got it, it looks and clicks again, as a user does.
+// Click clicks the element that an expression gives, in its middle. Where the page moved between the look and the
+// click, so that another element got it, it looks and clicks again, as a user does.
 func (p *Page) Click(expression string) {
 	p.t.Helper()
 	for range 10 {
