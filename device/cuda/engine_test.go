@@ -367,7 +367,7 @@ func TestStandInGroups(t *testing.T) {
 // a whole, since products of other shapes have other bits.
 func TestStandInPadding(t *testing.T) {
 	if raceEnabled && testing.Short() {
-		t.Skip("with -race -short only: TestStandInTraining runs the same lanes at once; make test runs this one")
+		t.Skip("with -race -short only: padding adds no lane to those that TestStandInTraining runs; make test runs this one")
 	}
 	t.Parallel()
 	g := *modeltest.Load(t, "mistral-window")

@@ -75,7 +75,8 @@ func TestStandInTakesTurns(t *testing.T) {
 	t.Run("updated", func(t *testing.T) { turning(t, "qwen3", tensor.BF16, true, d, updated) })
 	t.Run("streamed", func(t *testing.T) {
 		if testing.Short() {
-			t.Skip("interpreting the kernels of a mixture takes some 15 seconds of a core: make long runs it")
+			t.Skip("with -short only: interpreting a mixture's kernels takes some 15 seconds of a core; make test runs it, " +
+				"and the other case runs always")
 		}
 		turning(t, "gpt_oss", tensor.F32, true, d, streamed)
 	})
