@@ -139,34 +139,31 @@ func (b *Batch) Weigh(o objective.Objective, group int, figures []Figures) (*Bat
 	return &weighed, sum, nil
 }
 
-// weigh refuses weights that are not finite, with which a step would have no gradient.
+// weigh refuses weights and slopes that are not finite, with which a step would have no gradient.
 func weigh(o objective.Objective, s *objective.Step) (objective.Result, error) {
 	res, err := objective.Weigh(o, s)
 	if err != nil {
 		return res, err
 	}
 	for i, of := range s.Sequences {
-		for _, w := range of.Weights {
-			if math.IsNaN(float64(w)) || math.IsInf(float64(w), 0) {
-				return res, fmt.Errorf("%s gives a position of document %d the weight %v: its log-probabilities are too far "+
-					"from what it can compare; lower the learning rate or beta", o.Name(), i, w)
-			}
+		if t := slices.IndexFunc(of.Weights, isNotFinite); t >= 0 {
+			return res, fmt.Errorf("%s gives a position of document %d the weight %v: its log-probabilities are too far from "+
+				"what it can compare; lower the learning rate or beta", o.Name(), i, of.Weights[t])
 		}
-		for _, x := range of.ValueSlopes {
-			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return res, fmt.Errorf("%s gives the value of a position of document %d the slope %v: lower the learning rate",
-					o.Name(), i, x)
-			}
-		}
-		for _, x := range of.EntropySlopes {
-			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return res, fmt.Errorf("%s gives the entropy of a position of document %d the slope %v: lower its coefficient",
-					o.Name(), i, x)
+		for _, x := range []struct {
+			what, fix string
+			slopes    []float32
+		}{{"value", "lower the learning rate", of.ValueSlopes}, {"entropy", "lower its coefficient", of.EntropySlopes}} {
+			if t := slices.IndexFunc(x.slopes, isNotFinite); t >= 0 {
+				return res, fmt.Errorf("%s gives the %s of a position of document %d the slope %v: %s", o.Name(), x.what, i,
+					x.slopes[t], x.fix)
 			}
 		}
 	}
 	return res, nil
 }
+
+func isNotFinite(x float32) bool { return math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) }
 
 // checkNeeds refuses an objective that the plan has no room for, or whose needs no head has together.
 func (e *Engine) checkNeeds(n objective.Needs) error {
