@@ -60,6 +60,7 @@ const plots = (() => {
     return low > 0 && step - x[low - 1] < x[low] - step ? low - 1 : x.length ? low : -1;
   }
 
+  // awaited is a line whose points have not arrived: the key has its name, and nothing is drawn.
   const awaited = (base) => ({ ...base, kind: "awaited", x: [], y: [] });
 
   class Plot {
